@@ -1,0 +1,1 @@
+exec bash "$(dirname -- "${BASH_SOURCE[0]}")/../../start_standalone.sh" "$@"

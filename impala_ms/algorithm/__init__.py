@@ -1,0 +1,1 @@
+"""The algorithms: one folder each, with the same file names."""

@@ -1,0 +1,1 @@
+"""IMPALA, Espeholt et al. 2018, arXiv:1802.01561."""

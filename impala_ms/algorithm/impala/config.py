@@ -1,0 +1,253 @@
+"""The configuration of IMPALA: what is trained, where, and with which numbers.
+
+Edit the values here, or leave them and override them: from a file with ``--config FILE``, one by
+one with ``--set learner.lr=0.001``, or by name (``--lr 0.001``). ``--help`` lists them all.
+``schema`` at the end says what each key means and which values it takes.
+"""
+
+collect_env_params = {
+    "id": "CartPole-v1",
+    "num_envs": 32,
+    "vectorization": "auto",
+    "kwargs": {},
+    "max_episode_steps": None,
+    "action_repeat": 1,
+}
+
+# None: as in collect_env_params.
+eval_env_params = {
+    "id": None,
+    "num_envs": 10,
+    "vectorization": None,
+    "kwargs": None,
+    "max_episode_steps": None,
+    "action_repeat": None,
+}
+
+network_params = {
+    "hidden_sizes": [64, 64],
+    "activation": "tanh",
+}
+
+policy_params = {
+    "distribution": "auto",
+}
+
+learner_params = {
+    "device": "auto",
+    "threads": 0,
+    "correction": "vtrace",
+    "rho_bar": 1.0,
+    "c_bar": 1.0,
+    "pg_rho_bar": 1.0,
+    "lambda_": 1.0,
+    "epsilon": 1e-6,
+    "gamma": 0.99,
+    "baseline_cost": 0.5,
+    "entropy_cost": 0.01,
+    "loss_reduction": "mean",
+    "reward_clip": "none",
+    "optimizer": "adam",
+    "lr": 0.002,
+    "lr_schedule": "linear",
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "rmsprop_decay": 0.99,
+    "rmsprop_momentum": 0.0,
+    "optimizer_epsilon": 1e-5,
+    "max_grad_norm": 40.0,
+}
+
+trainer_params = {
+    "seed": 1,
+    "total_env_steps": 1_500_000,
+    "unroll_length": 20,
+    "batch_size": 32,
+    "synchronous": False,
+    "max_policy_lag": None,
+    "unrolls_in_flight": 2,
+    "min_actors": 1,
+    "start_timeout_s": 120.0,
+    "actor_threads": 1,
+    "log_interval_s": 1.0,
+    "checkpoint_interval_s": 30.0,
+    "checkpoints_kept": 3,
+    "eval_interval_updates": 0,
+    "eval_episodes": 10,
+    "eval_greedy": True,
+    "tensorboard": True,
+    "run_dir": None,
+}
+
+# A type is a class, or "module:Class" or "file.py:Class", which only the ranks that need it import.
+# number None: one actor per rank beside the learner.
+algorithm_config = {
+    "actor": {
+        "number": None,
+        "type": "impala_ms.algorithm.impala.actor:IMPALAActor",
+        "params": policy_params,
+        "networks": ["actor_net"],
+    },
+    "learner": {
+        "number": 1,
+        "type": "impala_ms.algorithm.impala.learner:IMPALALearner",
+        "params": learner_params,
+        "networks": ["learner_net"],
+    },
+    "policy_and_network": {
+        "type": "impala_ms.algorithm.impala.network:IMPALAPolicy",
+        "params": network_params,
+    },
+    "collect_environment": {
+        "number": 1,
+        "type": "impala_ms.envs.make:make_vec",
+        "params": collect_env_params,
+    },
+    "eval_environment": {
+        "number": 1,
+        "type": "impala_ms.envs.make:make_vec",
+        "params": eval_env_params,
+    },
+    "trainer": {
+        "type": "impala_ms.algorithm.impala.trainer:IMPALATrainer",
+        "params": trainer_params,
+    },
+    "session": {
+        "type": "impala_ms.algorithm.impala.session:IMPALASession",
+        "params": None,
+    },
+}
+
+# key: (type, unit, allowed, meaning). `allowed` is a list of choices, a bound such as ">= 1", an
+# interval such as "[0, 1)", or "" for anything of the type. Defaults are the values above.
+schema = {
+    "collect_env_params": {
+        "id": ("str", "", "", "gymnasium id, or module:ID to import the module that registers it"),
+        "num_envs": ("int", "environments per actor", ">= 1", "E, stepped together in one call"),
+        "vectorization": (
+            "str",
+            "",
+            ["auto", "vector_entry_point", "sync"],
+            "auto: the environment's own vector version where it has one, else sync",
+        ),
+        "kwargs": ("dict", "", "", "passed to the environment's constructor"),
+        "max_episode_steps": (
+            "int | None",
+            "decisions",
+            ">= 1",
+            "time limit; None: the environment's own",
+        ),
+        "action_repeat": (
+            "int",
+            "frames per decision",
+            ">= 1",
+            "only counted: env_frames = env_steps x action_repeat",
+        ),
+    },
+    "network_params": {
+        "hidden_sizes": ("list of int", "units", ">= 1", "width of each hidden layer"),
+        "activation": ("str", "", ["tanh", "relu"], "after each hidden layer"),
+    },
+    "policy_params": {
+        "distribution": (
+            "str",
+            "",
+            ["auto", "categorical"],
+            "auto: what the action space asks for",
+        ),
+    },
+    "learner_params": {
+        "device": (
+            "str",
+            "",
+            ["auto", "CPU", "GPU", "Ascend"],
+            "of the learner; auto: the best that works",
+        ),
+        "threads": ("int", "compute threads", ">= 0", "0: the cores that the actors leave over"),
+        "correction": (
+            "str",
+            "",
+            ["vtrace", "one_step_is", "epsilon", "none"],
+            "of the policy lag, as compared in the paper",
+        ),
+        "rho_bar": (
+            "float | None",
+            "",
+            "> 0",
+            "threshold of the temporal difference; None: not clipped",
+        ),
+        "c_bar": ("float | None", "", "> 0", "threshold of the trace; None: not clipped"),
+        "pg_rho_bar": ("float | None", "", "> 0", "threshold of the advantage; None: not clipped"),
+        "lambda_": ("float", "", "[0, 1]", "factor of the trace"),
+        "epsilon": ("float", "", "> 0", "added to probabilities under correction epsilon"),
+        "gamma": ("float", "", "[0, 1]", "discount per decision"),
+        "baseline_cost": ("float", "", ">= 0", "weight of the baseline loss"),
+        "entropy_cost": ("float", "", ">= 0", "weight of the entropy bonus"),
+        "loss_reduction": ("str", "", ["sum", "mean"], "over the valid rows of a batch"),
+        "reward_clip": (
+            "str",
+            "",
+            ["none", "abs_one", "soft_asymmetric"],
+            "for learning only; reported returns are raw",
+        ),
+        "optimizer": ("str", "", ["adam", "rmsprop"], "of the learner"),
+        "lr": ("float", "", "> 0", "learning rate at the start"),
+        "lr_schedule": (
+            "str",
+            "",
+            ["linear", "constant"],
+            "linear: to 0 at total_env_steps",
+        ),
+        "adam_beta1": ("float", "", "[0, 1)", "decay of the mean, adam"),
+        "adam_beta2": ("float", "", "[0, 1)", "decay of the mean square, adam"),
+        "rmsprop_decay": ("float", "", "[0, 1)", "decay of the mean square, rmsprop"),
+        "rmsprop_momentum": ("float", "", "[0, 1)", "rmsprop"),
+        "optimizer_epsilon": ("float", "", "> 0", "keeps the optimizer's division finite"),
+        "max_grad_norm": ("float | None", "", "> 0", "global norm clip; None: not clipped"),
+    },
+    "trainer_params": {
+        "seed": ("int", "", ">= 0", "of everything random"),
+        "total_env_steps": ("int", "decisions", ">= 1", "of all actors, until training ends"),
+        "unroll_length": ("int", "env steps", ">= 1", "T, rows learned from in one unroll"),
+        "batch_size": (
+            "int",
+            "trajectories of one environment",
+            ">= 1",
+            "B per update; S = B / num_envs unrolls, so a multiple of num_envs",
+        ),
+        "synchronous": (
+            "bool",
+            "",
+            "",
+            "every update waits for all actors: no lag; S a multiple of the actors",
+        ),
+        "max_policy_lag": (
+            "int | None",
+            "updates",
+            ">= 0",
+            "older unrolls are dropped; None: none are",
+        ),
+        "unrolls_in_flight": ("int", "unrolls per actor", ">= 1", "sent before an actor waits"),
+        "min_actors": ("int", "actors", ">= 1", "training ends when fewer are alive"),
+        "start_timeout_s": ("float", "s", "> 0", "an actor silent for so long is left out"),
+        "actor_threads": ("int", "compute threads", ">= 1", "of each actor"),
+        "log_interval_s": ("float", "s", "> 0", "between two rows of metrics.csv"),
+        "checkpoint_interval_s": ("float", "s", "> 0", "between two checkpoints"),
+        "checkpoints_kept": ("int", "checkpoints", ">= 1", "the newest, beside the best"),
+        "eval_interval_updates": ("int", "updates", ">= 0", "between two evaluations; 0: never"),
+        "eval_episodes": ("int", "episodes", ">= 1", "of one evaluation"),
+        "eval_greedy": ("bool", "", "", "evaluate the likeliest action instead of a sampled one"),
+        "tensorboard": ("bool", "", "", "write TensorBoard events"),
+        "run_dir": ("str | None", "", "", "of this run; None: `runs/<env>_<time>`"),
+    },
+}
+
+schema["eval_env_params"] = {
+    key: (
+        type_.removesuffix(" | None") + " | None",
+        unit.removesuffix(" per actor"),
+        allowed,
+        "in evaluation; None: as in collect_env",
+    )
+    for key, (type_, unit, allowed, _) in schema["collect_env_params"].items()
+}

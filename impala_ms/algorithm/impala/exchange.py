@@ -1,0 +1,337 @@
+"""Who says what to whom: the messages between actors and learner, and both ends of them.
+
+Input: unrolls of ``actor``, weights of ``learner``. Output: full batches of ``trajectory`` on
+rank 0, the newest weights on the others; all of it over ``comm``.
+
+    actor    HELLO (spaces)  ->  learner        once; the learner needs no environment
+    learner  WEIGHTS         ->  actor          the newest only, at most one under way per actor
+    actor    UNROLL          ->  learner        one receive posted per actor; held while batches are full
+    actor 1  EVALUATION      ->  learner        returns and the weights they were played with
+    actor    ERROR           ->  learner        an exception on that rank; ends the run
+    learner  STOP            ->  actor  BYE ->  learner
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+
+import numpy as np
+
+from impala_ms.trajectory import non_finite
+
+logger = logging.getLogger(__name__)
+
+HELLO, WEIGHTS, UNROLL, EVALUATION, ERROR, STOP, BYE = range(1, 8)
+
+VERSION_BYTES = 8  # in front of weights: the version as int64
+STOP_VERSION = -1  # of the broadcast that ends a synchronous run
+SMALL_BYTES = 1 << 18  # room for a message of text, or for the returns of an evaluation
+POLL_S = 0.0003  # between two looks for messages
+STOP_S = 5.0  # that a message at the end of a run may take
+
+
+class RunError(RuntimeError):
+    """Ends the run; its text is the reason that the user is told."""
+
+
+def encode(content):
+    """A JSON-able value as a message."""
+    return np.frombuffer(json.dumps(content).encode(), np.uint8)
+
+
+def decode(data):
+    """The value in a message of ``encode``."""
+    return json.loads(data.tobytes())
+
+
+def pack_weights(version, flat, more=()):
+    """A message: the version, float32 weights and float64 numbers behind them."""
+    parts = (np.array([version], np.int64), flat, np.asarray(more, np.float64))
+    return np.concatenate([part.view(np.uint8) for part in parts])
+
+
+def unpack_weights(data, size):
+    """``(version, weights [size] float32, numbers behind them)`` of a message."""
+    end = VERSION_BYTES + 4 * size
+    version = int(data[:VERSION_BYTES].view(np.int64)[0])
+    return version, data[VERSION_BYTES:end].view(np.float32), np.frombuffer(data[end:].tobytes())
+
+
+class ActorExchange:
+    """The actor's end.
+
+    Args:
+        transport: This rank's end of the transport.
+    """
+
+    def __init__(self, transport):
+        self.transport = transport
+        self.stopped = False
+        self._newest = None
+        self._pending = deque()
+        self._size = 0
+
+    def hello(self, spaces):
+        """Say what this rank's environments look like."""
+        content = {"spaces": spaces, "host": socket.gethostname(), "pid": os.getpid()}
+        self._pending.append((self.transport.send(0, HELLO, encode(content)), None))
+
+    def begin(self, spec, unrolls_in_flight, weights_size):
+        """Be ready for weights of that size, and send unrolls of that spec."""
+        self._size = weights_size
+        self._free = deque(spec.empty() for _ in range(unrolls_in_flight))
+        self.transport.listen(0, VERSION_BYTES + 4 * weights_size)
+
+    def drain(self):
+        """Read what has arrived; whether the learner has said to stop."""
+        while messages := self.transport.poll():
+            if messages[0].tag == STOP:
+                self.stopped = True
+            elif messages[0].tag == WEIGHTS:
+                self._newest = messages[0].data.copy()
+            self.transport.release(0)
+        if self.transport.lost():
+            raise RunError("the learner (rank 0) is gone")
+        return self.stopped
+
+    def newest_weights(self):
+        """``(version, flat)`` that arrived last and were not taken yet, or None."""
+        newest, self._newest = self._newest, None
+        return None if newest is None else unpack_weights(newest, self._size)[:2]
+
+    def free_buffer(self):
+        """``(buffer, views)`` for the next unroll, or None while all are under way."""
+        while self._pending and self._pending[0][0].done():
+            _, buffer = self._pending.popleft()
+            if buffer is not None:
+                self._free.append(buffer)
+        return self._free.popleft() if self._free else None
+
+    def send_unroll(self, buffer):
+        """Send a buffer of ``free_buffer``; it becomes free when the learner takes it."""
+        self._pending.append((self.transport.send(0, UNROLL, buffer[0]), buffer))
+
+    def send(self, tag, data, wait=True):
+        """Send another message and, if ``wait``, see it taken (at most ``STOP_S``)."""
+        pending, deadline = self.transport.send(0, tag, data), time.monotonic() + STOP_S
+        while wait and not pending.done() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def finish(self, pending):
+        """Wait for a collective, or for the learner's death."""
+        while not pending.done():
+            self.drain()
+            time.sleep(POLL_S)
+
+
+class LearnerExchange:
+    """The learner's end: fills batches, hands out weights, notices who is gone.
+
+    Until ``start`` the caller serves it; from then on a thread of its own does, and owns the
+    transport until ``stop``.
+
+    Args:
+        transport: Rank 0's end.
+        max_policy_lag: Unrolls that would be used later than this are dropped; or None.
+        min_actors: With fewer the run ends.
+        start_timeout_s: A rank that has not spoken by then is left out.
+    """
+
+    def __init__(self, transport, *, max_policy_lag, min_actors, start_timeout_s):
+        self.transport = transport
+        self.max_policy_lag, self.min_actors = max_policy_lag, min_actors
+        self.start_timeout_s = start_timeout_s
+        self.expected = set(range(1, transport.size))  # have not spoken yet
+        self.alive = set()
+        self.env_steps = {}  # by rank: decisions received
+        self.env_steps_dropped = 0
+        self.episodes = deque()  # (returns, lengths), for the main thread
+        self.evaluations = deque()  # (version, weights, returns), for the main thread
+        self._spaces = None  # (rank, spaces) of the rank that spoke first
+        self._spec = self._batches = self._weights = None
+        self._first_version = 0
+        self._capacity = SMALL_BYTES
+        self._sent = {}  # by rank: (version, pending)
+        self._said_bye = set()
+        self._stopping = False
+        self._error = None
+        self._thread = None
+        self._began = time.monotonic()
+        for peer in self.expected:
+            transport.listen(peer, SMALL_BYTES)
+
+    def await_hello(self, ranks, give_up):
+        """Serve until so many actors have spoken.
+
+        Args:
+            ranks: Number of actors.
+            give_up: Function that ends the wait early by returning True.
+
+        Returns:
+            ``VectorEnvironment.spaces()`` of the actors, or None if given up.
+        """
+        while len(self.alive) < min(ranks, len(self.alive) + len(self.expected)):
+            if give_up():
+                return None
+            if not self.serve():
+                time.sleep(POLL_S)
+        return self._spaces[1]
+
+    def begin(self, spec, batches, weights_size, version):
+        """Take unrolls of that spec from now on; the first batch is used at ``version``."""
+        self._spec, self._batches, self._first_version = spec, batches, version
+        self._weights_size = weights_size
+        self._capacity = SMALL_BYTES + max(spec.nbytes, VERSION_BYTES + 4 * weights_size)
+        for peer in self.alive:
+            self.transport.release(peer, self._capacity)
+
+    def publish(self, version, flat):
+        """Make these the newest weights; ``flat`` must not change afterwards."""
+        self._weights = version, pack_weights(version, flat)
+
+    def start(self):
+        """Serve from a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
+        self._thread.start()
+
+    def take(self, timeout_s):
+        """The next full batch, or None; raises what went wrong in the thread."""
+        batch = self._batches.take(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return batch
+
+    def finish(self, pending):
+        """Wait for a collective, served meanwhile: evaluations arrive, deaths are noticed."""
+        while not pending.done():
+            if not self.serve():
+                time.sleep(POLL_S)
+
+    def stop(self):
+        """Tell the actors to stop and receive until each has answered, or ``STOP_S`` are over.
+
+        Returns:
+            Whether all have answered.
+        """
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+        deadline = time.monotonic() + STOP_S
+        if self._spec is None:  # nobody waits for weights: take the HELLO messages that are held
+            for peer in self.alive:
+                self.transport.release(peer)
+        told = {peer: self.transport.send(peer, STOP, encode({})) for peer in self.alive}
+        while self.alive - self._said_bye and time.monotonic() < deadline:
+            if not self.serve():
+                time.sleep(POLL_S)
+        return self.alive <= self._said_bye and all(pending.done() for pending in told.values())
+
+    def _run(self):
+        try:
+            while not self._stopping:
+                if not self.serve():
+                    time.sleep(POLL_S)
+        except Exception as error:
+            self._error = error
+
+    def serve(self):
+        """Handle what has arrived and send weights that are due; whether anything was done."""
+        busy = False
+        for message in self.transport.poll():
+            busy |= self._handle(message)
+        for peer in self.transport.lost():
+            self._lose(peer, f"rank {peer} was lost after {self.env_steps.get(peer, 0)} env steps")
+        if self.expected and time.monotonic() > self._began + self.start_timeout_s:
+            for peer in sorted(self.expected):
+                self._lose(peer, f"rank {peer} has not spoken in {self.start_timeout_s:g} s")
+        if self._weights is not None and not self._stopping:
+            self._send_weights()
+        return busy
+
+    def _send_weights(self):
+        version, message = self._weights
+        for peer in self.alive:
+            sent, pending = self._sent.get(peer, (None, None))
+            if sent != version and (pending is None or pending.done()):
+                self._sent[peer] = version, self.transport.send(peer, WEIGHTS, message)
+
+    def _handle(self, message):
+        """Whether the message could be dealt with; one that could not is held."""
+        peer, tag, data = message
+        if tag == HELLO:
+            if peer not in self.alive:
+                self._greet(peer, decode(data)["spaces"])
+            elif self._spec is None:
+                return False  # held until the sizes of further messages are known
+            if self._spec is not None:
+                self.transport.release(peer, self._capacity)
+            return True
+        if tag == UNROLL and not self.take_unroll(peer, self._spec.views(data)):
+            return False
+        if tag == EVALUATION:
+            version, flat, returns = unpack_weights(data, self._weights_size)
+            self.evaluations.append((version, flat.copy(), returns))
+        elif tag == ERROR:
+            self._said_bye.add(peer)
+            if not self._stopping:
+                reason = decode(data)["reason"]
+                raise RunError(f"rank {peer}: {reason} (worker_{peer}.txt has the traceback)")
+        elif tag == BYE:
+            self._said_bye.add(peer)
+        self.transport.release(peer)
+        return True
+
+    def _greet(self, peer, spaces):
+        if self._spaces is None:
+            self._spaces = peer, spaces
+        first, expected = self._spaces
+        differing = [name for name in expected if spaces.get(name) != expected[name]]
+        if differing:
+            raise RunError(
+                "; ".join(
+                    f"the {name} space of rank {peer} is {spaces.get(name)}, that of rank {first} "
+                    f"is {expected[name]}"
+                    for name in differing
+                )
+                + ": all ranks need the same environment"
+            )
+        self.expected.discard(peer)
+        self.alive.add(peer)
+
+    def take_unroll(self, peer, unroll):
+        """Put an unroll into the batch; False, with nothing done, while there is no room."""
+        steps = int((~unroll["first"][1:]).sum())
+        if self._stopping:
+            self.env_steps_dropped += steps
+            return True
+        if not self._batches.has_room():
+            return False
+        self.env_steps[peer] = int(unroll["env_steps"])
+        if problem := non_finite(unroll):
+            raise RunError(f"rank {peer}, at {self.env_steps[peer]} env steps of its own: {problem}")
+        used_at = self._first_version + self._batches.completed
+        if (
+            self.max_policy_lag is not None
+            and used_at - int(unroll["behaviour_version"]) > self.max_policy_lag
+        ):
+            self.env_steps_dropped += steps
+        else:
+            self._batches.add(unroll)
+        ended = unroll["episode_length"] > 0
+        if ended.any():
+            self.episodes.append((unroll["episode_return"][ended], unroll["episode_length"][ended]))
+        return True
+
+    def _lose(self, peer, reason):
+        self.expected.discard(peer)
+        self.alive.discard(peer)
+        if self._stopping or peer in self._said_bye:
+            return
+        left = len(self.alive) + len(self.expected)
+        logger.warning("%s: left out, %d actors remain", reason, left)
+        if left < self.min_actors:
+            raise RunError(f"{reason}; {left} actors remain, min_actors is {self.min_actors}")

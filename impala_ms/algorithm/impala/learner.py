@@ -1,0 +1,223 @@
+"""Learn: one compiled step from a batch of unrolls to new weights.
+
+Input: batches of ``trajectory``, assembled by ``trainer``. Output: new weights and the numbers
+of the step. The mathematics is in ``ops/losses.py`` and ``ops/vtrace.py``.
+"""
+
+import math
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+from impala_ms import compat
+from impala_ms.nets.weights import FlatWeights
+from impala_ms.ops import losses
+
+INPUTS = ("observation", "action", "reward", "terminated", "first", "behaviour_logits")
+STATISTICS = (
+    "loss_total",
+    "loss_policy_gradient",
+    "loss_baseline",
+    "loss_entropy",
+    "entropy",
+    "rho_mean",
+    "rho_clipped_fraction",
+    "gradient_norm",
+    "vs_mean",
+    "explained_variance",
+)
+
+
+class IMPALALearner(compat.Learner):
+    """The update of section 4 of the paper as one compiled graph.
+
+    Args:
+        policy: Network whose weights are learned.
+        params: ``learner_params`` of the configuration.
+        total_env_steps: Environment steps at which a linear schedule reaches 0.
+    """
+
+    def __init__(self, policy, params, total_env_steps):
+        super().__init__()
+        self.policy = policy
+        self.distribution = policy.distribution
+        self.total_env_steps = total_env_steps
+        self.lr, self.lr_schedule = params["lr"], params["lr_schedule"]
+        self.gamma = params["gamma"]
+        self.correction = params["correction"]
+        self.epsilon = params["epsilon"] if self.correction == "epsilon" else None
+        self.rho_bar, self.c_bar = params["rho_bar"], params["c_bar"]
+        self.pg_rho_bar, self.lambda_ = params["pg_rho_bar"], params["lambda_"]
+        self.baseline_cost, self.entropy_cost = params["baseline_cost"], params["entropy_cost"]
+        self.mean = params["loss_reduction"] == "mean"
+        self.reward_clip = params["reward_clip"]
+        self.max_grad_norm = params["max_grad_norm"] or math.inf
+        self.optimizer = make_optimizer(policy.trainable_params(), params)
+        self.weights = FlatWeights(policy.get_parameters())
+        self._gradient = ms.value_and_grad(
+            self.loss, None, self.optimizer.parameters, has_aux=True
+        )
+        self.set_train()
+
+    def loss(self, observation, action, reward, terminated, first, behaviour_logits):
+        """Total loss of a batch and the numbers that describe it.
+
+        Args:
+            observation: ``[S, T+1, E, ...]`` of the environment's dtype.
+            action: ``[S, T, E]`` int32.
+            reward: ``[S, T, E]`` float32, raw.
+            terminated: ``[S, T, E]`` bool.
+            first: ``[S, T+1, E]`` bool.
+            behaviour_logits: ``[S, T, E, A]`` float32.
+
+        Returns:
+            ``(loss, statistics)``: scalar float32 and a tuple of scalars, in the order of
+            ``STATISTICS`` without ``gradient_norm``.
+        """
+        unrolls, rows, envs = first.shape
+        logits, values = self.policy(observation.reshape((-1, *observation.shape[3:])))
+        logits = time_major(logits.reshape((unrolls, rows, envs, -1)))
+        values = time_major(values.reshape(first.shape))
+        action, reward = time_major(action), time_major(reward)
+        terminated, first = time_major(terminated), time_major(first)
+        behaviour_logits = time_major(behaviour_logits)
+
+        logits, bootstrap_value, values = logits[:-1], values[-1], values[:-1]
+        reset = first[1:]
+        valid = 1.0 - reset.astype(ms.float32)
+        rows_used = ops.maximum(valid.sum(), ms.Tensor(1.0, ms.float32))
+        log_probs = self.distribution.log_prob(logits, action)
+        log_rhos = ops.stop_gradient(
+            log_probs - self.distribution.log_prob(behaviour_logits, action)
+        )
+        vs, advantages = losses.targets(
+            self.correction,
+            log_rhos,
+            reset,
+            self.gamma * (1.0 - terminated.astype(ms.float32)),
+            losses.clip_rewards(reward, self.reward_clip),
+            values,
+            bootstrap_value,
+            rho_bar=self.rho_bar,
+            c_bar=self.c_bar,
+            pg_rho_bar=self.pg_rho_bar,
+            lambda_=self.lambda_,
+        )
+        scale = 1.0 / rows_used if self.mean else ms.Tensor(1.0, ms.float32)
+        entropies = self.distribution.entropy(logits)
+        policy_gradient = scale * losses.policy_gradient_loss(log_probs, advantages, self.epsilon)
+        baseline = scale * self.baseline_cost * losses.baseline_loss(values, vs, valid)
+        entropy = scale * self.entropy_cost * losses.entropy_loss(entropies, valid)
+        total = policy_gradient + baseline + entropy
+
+        rhos = ops.exp(ops.minimum(log_rhos, ms.Tensor(20.0, ms.float32))) * valid
+        clip_at = 1.0 if self.rho_bar is None else self.rho_bar
+        clipped = (rhos > clip_at).astype(ms.float32).sum() / rows_used
+        vs_mean = (vs * valid).sum() / rows_used
+        variance = (ops.square(vs - vs_mean) * valid).sum()
+        unexplained = (ops.square(vs - values) * valid).sum()
+        return total, (
+            total,
+            policy_gradient,
+            baseline,
+            entropy,
+            (entropies * valid).sum() / rows_used,
+            rhos.sum() / rows_used,
+            clipped,
+            vs_mean,
+            1.0 - unexplained / (variance + 1e-8),
+        )
+
+    def construct(self, lr, observation, action, reward, terminated, first, behaviour_logits):
+        """One update; with a loss or gradient that is not finite the weights stay.
+
+        Returns:
+            ``[len(STATISTICS)]`` float32.
+        """
+        (_, statistics), gradients = self._gradient(
+            observation, action, reward, terminated, first, behaviour_logits
+        )
+        squares = ms.Tensor(0.0, ms.float32)
+        for gradient in gradients:
+            squares = squares + ops.square(gradient).sum()
+        norm = ops.sqrt(squares)
+        scale = ops.minimum(self.max_grad_norm / (norm + 1e-12), ms.Tensor(1.0, ms.float32))
+        if ops.isfinite(norm + statistics[0]):
+            ops.assign(self.optimizer.learning_rate, lr)
+            scaled = ()
+            for gradient in gradients:
+                scaled += (gradient * scale,)
+            self.optimizer(scaled)
+        return ops.stack((*statistics[:7], norm, *statistics[7:]))
+
+    def learning_rate(self, env_steps):
+        """The learning rate after so many environment steps have been learned from."""
+        if self.lr_schedule == "constant":
+            return self.lr
+        return self.lr * max(0.0, 1.0 - env_steps / self.total_env_steps)
+
+    def learn(self, experience, env_steps=0):
+        """Update the weights from a batch.
+
+        Args:
+            experience: ``{field: [S, ...]}``, contiguous; not written to before this returns.
+            env_steps: Environment steps learned from so far, for the schedule.
+
+        Returns:
+            ``{name: float}`` of ``STATISTICS`` and ``learning_rate``.
+        """
+        lr = self.learning_rate(env_steps)
+        inputs = [ms.Tensor.from_numpy(experience[name]) for name in INPUTS]
+        values = self(ms.Tensor(lr, ms.float32), *inputs).asnumpy()
+        statistics = dict(zip(STATISTICS, values.tolist()))
+        return statistics | {"learning_rate": lr}
+
+    def named_parameters(self):
+        """Weights and the optimiser's state as ``{name: array}``: all that a resumed run needs."""
+        return {name: p.asnumpy().copy() for name, p in self.parameters_dict().items()}
+
+    def named_weights(self, flat):
+        """Weights of ``FlatWeights`` under their names in a checkpoint, ``{name: array}``."""
+        return {parameter.name: values for parameter, values in self.weights.split(flat)}
+
+    def warm_up(self, batch):
+        """Compile for batches like this one; no weight changes."""
+        inputs = [ms.Tensor.from_numpy(batch[name]) for name in INPUTS]
+        self.compile(ms.Tensor(self.lr, ms.float32), *inputs)
+
+
+def time_major(batch):
+    """``[S, T, E, ...]`` to ``[T, S * E, ...]``; only small arrays go through here."""
+    unrolls, rows, envs = batch.shape[:3]
+    if unrolls > 1:
+        batch = ops.transpose(batch, (1, 0, *range(2, batch.ndim)))
+    return batch.reshape((rows, unrolls * envs, *batch.shape[3:]))
+
+
+def make_optimizer(parameters, params):
+    """The optimiser that the configuration names.
+
+    Args:
+        parameters: Trainable parameters.
+        params: ``learner_params``.
+
+    Returns:
+        ``nn.Optimizer`` whose ``learning_rate`` is a parameter, set before each update.
+    """
+    if params["optimizer"] == "rmsprop":
+        # MindSpore divides by sqrt(mean_square + epsilon), as the paper's TensorFlow does
+        return nn.RMSProp(
+            parameters,
+            params["lr"],
+            decay=params["rmsprop_decay"],
+            momentum=params["rmsprop_momentum"],
+            epsilon=params["optimizer_epsilon"],
+        )
+    return nn.Adam(
+        parameters,
+        params["lr"],
+        beta1=params["adam_beta1"],
+        beta2=params["adam_beta2"],
+        eps=params["optimizer_epsilon"],
+    )

@@ -1,0 +1,242 @@
+"""Build what this rank needs for IMPALA, run it, end it in order.
+
+Input: a ``Run`` of ``impala_ms.session``: configuration, rank, transport. Output: a trained
+network in the run folder. The classes are those that ``algorithm_config`` names, each resolved
+only by the rank that needs it.
+"""
+
+import logging
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import mindspore as ms
+import numpy as np
+
+from impala_ms import checkpoint, compat
+from impala_ms.algorithm.impala.actor import evaluate
+from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
+from impala_ms.config import resolve
+from impala_ms.envs.make import episode_seeds
+from impala_ms.metrics.recorder import Recorder
+from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
+from impala_ms.trajectory import Batches, TrajectorySpec
+
+logger = logging.getLogger(__name__)
+
+# In the place of a rank, in the seeds of evaluations and of actions: larger than any rank.
+EVALUATION, ACTIONS = 1 << 24, 1 << 25
+
+
+def make_policy(config, spaces):
+    """The network for these spaces; its parameters have the same order on every rank."""
+    network = resolve(config.algorithm_config["policy_and_network"]["type"])
+    observation, action = spaces["observation"], spaces["action"]
+    return network(tuple(observation["shape"]), action["n"], **config.network_params)
+
+
+def make_actor(config, policy, environment, rng):
+    """The actor that the configuration names."""
+    actor = resolve(config.algorithm_config["actor"]["type"])
+    return actor(policy, environment, config.trainer_params["unroll_length"], rng)
+
+
+def make_spec(config, spaces, distribution):
+    """Layout of an unroll, the same on every rank."""
+    return TrajectorySpec(
+        unroll_length=config.trainer_params["unroll_length"],
+        num_envs=config.collect_env_params["num_envs"],
+        observation_shape=tuple(spaces["observation"]["shape"]),
+        observation_dtype=spaces["observation"]["dtype"],
+        action_shape=distribution.action_shape,
+        action_dtype=distribution.action_dtype,
+        policy_parameters=distribution.num_parameters,
+    )
+
+
+def make_environment(config, kind, num_envs, seeds):
+    """The environment of ``collect`` or ``eval``."""
+    params = dict(getattr(config, f"{kind}_env_params"))
+    params.pop("num_envs")
+    make = resolve(config.algorithm_config[f"{'eval' if kind == 'eval' else 'collect'}_environment"]["type"])
+    return make(params.pop("id"), num_envs=num_envs, seeds=seeds, **params)
+
+
+def evaluate_policy(config, actor, *, episodes, greedy, stop=None):
+    """Play evaluation episodes: equal weights, episodes and seed give equal returns.
+
+    Args:
+        config: ``Config``; the environment is ``eval_env_params``.
+        actor: ``IMPALAActor`` with the weights to play with.
+        episodes: Number of episodes.
+        greedy: Whether to take the most likely action instead of a sample.
+        stop: None, or a function that ends it early by returning True.
+
+    Returns:
+        ``[episodes]`` float64 raw returns, or None if stopped early.
+    """
+    envs, seed = min(config.eval_env_params["num_envs"], episodes), config.trainer_params["seed"]
+    environment = make_environment(
+        config, "eval", envs, episode_seeds(seed, 0, EVALUATION, 0, envs)
+    )
+    try:
+        return evaluate(actor, environment, episodes, greedy=greedy, seed=seed, stop=stop)
+    finally:
+        environment.close()
+
+
+class IMPALASession(compat.Session):
+    """One rank of a run: the learner, an actor, or with N = 1 both.
+
+    Args:
+        run: ``impala_ms.session.Run``.
+    """
+
+    def __init__(self, run):
+        super().__init__(None, params=run.config.trainer_params, callbacks=[])
+        self.job, self.config = run, run.config
+        self.learner_exchange = self.actor_exchange = None
+        self.environment = self.sinks = self.trainer = None
+        if run.learner_end is not None:
+            every_actor = self.config.actors if self.params["synchronous"] else None
+            self.learner_exchange = LearnerExchange(
+                run.learner_end,
+                max_policy_lag=self.params["max_policy_lag"],
+                min_actors=every_actor or self.params["min_actors"],
+                start_timeout_s=self.params["start_timeout_s"],
+            )
+        if run.actor_end is not None:
+            self.actor_exchange = ActorExchange(run.actor_end)
+
+    def run(self, class_type=None, is_train=True, episode=0, duration=0):
+        """Play the part of this rank until the run ends."""
+        ms.set_seed(self.params["seed"])
+        actor = None
+        if self.actor_exchange is not None:
+            actor = self.trainer = self.build_actor()
+        if self.learner_exchange is not None:
+            wanted = self.config.actors if self.params["synchronous"] else 1
+            spaces = self.learner_exchange.await_hello(wanted, lambda: self.job.stop_requested)
+            if spaces is None:
+                return
+            self.trainer = self.build_learner(spaces, actor)
+        self.trainer.train()
+        if self.learner_exchange is None:
+            self.actor_exchange.send(BYE, encode({}))
+
+    def build_actor(self):
+        """Environment, network, compiled policy; the learner prepares at the same time."""
+        from impala_ms.algorithm.impala.trainer import ActorTrainer
+
+        config, params, exchange = self.config, self.params, self.actor_exchange
+        rank, epoch, envs = self.job.rank, self.job.epoch, config.collect_env_params["num_envs"]
+        actor_rank = exchange.transport.rank
+        seeds = episode_seeds(params["seed"], epoch, actor_rank, 0, envs)
+        self.environment = make_environment(config, "collect", envs, seeds)
+        spaces = self.environment.spaces()
+        exchange.hello(spaces)
+        policy = make_policy(config, spaces)
+        rng = np.random.default_rng((params["seed"], epoch, actor_rank, 0, ACTIONS))
+        actor = make_actor(config, policy, self.environment, rng)
+        per_round = config.unrolls_per_batch // config.actors
+        buffers = per_round if params["synchronous"] else params["unrolls_in_flight"]
+        spec = make_spec(config, spaces, actor.distribution)
+        exchange.begin(spec, buffers, actor.weights.size)
+        if rank > 0:
+            logger.info("unrolls of %d bytes, layout %s", spec.nbytes, spec.digest())
+        actor.warm_up()
+        parts = SimpleNamespace(
+            actor=actor,
+            exchange=exchange,
+            evaluate=partial(
+                evaluate_policy,
+                config,
+                episodes=params["eval_episodes"],
+                greedy=params["eval_greedy"],
+            ),
+        )
+        return ActorTrainer(parts, params | {"unrolls_per_round": per_round})
+
+    def build_learner(self, spaces, partner):
+        """Network, saved state, first weights to the actors, compiled step."""
+        config, params, job, exchange = self.config, self.params, self.job, self.learner_exchange
+        policy = make_policy(config, spaces)
+        learner = resolve(config.algorithm_config["learner"]["type"])(
+            policy, config.learner_params, params["total_env_steps"]
+        )
+        state = {}
+        if config.resume:
+            path, saved, state = checkpoint.latest(job.checkpoints)
+            checkpoint.restore(learner.parameters_dict(), saved, path)
+            job.wall_time_before_s = state["wall_time_s"]
+            logger.info("resumed from %s", path)
+        recorder = Recorder(time.monotonic(), state.get("totals"))
+        self.sinks = self.make_sinks(recorder)
+        spec = make_spec(config, spaces, policy.distribution)
+        batches = Batches(spec, config.unrolls_per_batch)
+        version = recorder.updates + recorder.updates_skipped
+        exchange.begin(spec, batches, learner.weights.size, version)
+        if not (params["synchronous"] and exchange.transport.concurrent):
+            exchange.publish(version, learner.weights.read())
+            exchange.serve()  # the first weights are under way while the step is compiled
+        parts = SimpleNamespace(
+            learner=learner,
+            exchange=exchange,
+            batches=batches,
+            recorder=recorder,
+            sinks=self.sinks,
+            job=job,
+            partner=partner,
+            best_return=state.get("best_return"),
+        )
+        frames = config.collect_env_params["action_repeat"]
+        trainer = resolve(config.algorithm_config["trainer"]["type"])(
+            parts, params | {"action_repeat": frames, "actors": config.actors}
+        )
+        if not trainer.finished():
+            began = time.perf_counter()
+            learner.warm_up(spec.batch(config.unrolls_per_batch))
+            logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
+        return trainer
+
+    def make_sinks(self, recorder):
+        """Where rows go; rows of updates that are made again after a resume are dropped."""
+        folder = self.job.run_dir
+        table = CsvSink(folder / "metrics.csv")
+        if self.config.resume:
+            table.rewind_to(recorder.updates)
+        sinks = [table, ConsoleSink(self.job.console)]
+        if self.params["tensorboard"]:
+            resumed_at = recorder.env_steps if self.config.resume else None
+            sinks.append(TensorBoardSink(folder, resumed_at))
+        return Sinks(sinks)
+
+    def report(self, reason):
+        """Tell the learner why this actor rank fails."""
+        self.actor_exchange.send(ERROR, encode({"reason": reason}))
+
+    def summary(self):
+        """What ``status.json`` says of the run beside its state."""
+        if self.trainer is None or self.learner_exchange is None:
+            return {}
+        recorder = self.trainer.recorder
+        saved = self.trainer.saved or next(iter(checkpoint.listing(self.job.checkpoints)), None)
+        return {
+            "env_steps": recorder.env_steps,
+            "updates": recorder.updates,
+            "episode_return_mean": recorder.episodes.return_mean,
+            "checkpoint": str(saved) if saved else None,
+        }
+
+    def close(self):
+        """Learner: have the actors stop; then close what was opened.
+
+        Returns:
+            Whether every other rank is known to end by itself.
+        """
+        answered = self.learner_exchange is None or self.learner_exchange.stop()
+        if self.environment is not None:
+            self.environment.close()
+        if self.sinks is not None:
+            self.sinks.close()
+        return answered

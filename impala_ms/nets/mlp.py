@@ -1,0 +1,47 @@
+"""Multi-layer perceptron torso."""
+
+import math
+
+from mindspore import nn
+from mindspore.common.initializer import Orthogonal
+
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+
+def dense(inputs, outputs, gain):
+    """A fully connected layer with orthogonal weights of the given gain and zero bias.
+
+    Args:
+        inputs: Number of input features.
+        outputs: Number of output features.
+        gain: Factor on the orthogonal matrix; 0.01 for a policy head starts near uniform.
+
+    Returns:
+        ``nn.Dense``.
+    """
+    return nn.Dense(inputs, outputs, weight_init=Orthogonal(gain), bias_init="zeros")
+
+
+class MLP(nn.Cell):
+    """``[N, ...]`` float32 -> ``[N, hidden_sizes[-1]]`` float32; observations are flattened.
+
+    Args:
+        observation_shape: Shape of one observation.
+        hidden_sizes: Width of each layer; at least one.
+        activation: ``tanh`` or ``relu``.
+    """
+
+    def __init__(self, observation_shape, hidden_sizes, activation):
+        super().__init__()
+        self.inputs = math.prod(observation_shape)
+        self.outputs = hidden_sizes[-1]
+        layers = []
+        width = self.inputs
+        for size in hidden_sizes:
+            layers += [dense(width, size, math.sqrt(2.0)), ACTIVATIONS[activation]()]
+            width = size
+        self.layers = nn.SequentialCell(layers)
+
+    def construct(self, observation):
+        """Features of a batch of observations."""
+        return self.layers(observation.reshape(-1, self.inputs))

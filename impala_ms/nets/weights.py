@@ -1,0 +1,49 @@
+"""Weights as one flat float32 array: the form in which they travel and are saved as a snapshot.
+
+Input: the parameters of a network. Output: one array, and back.
+"""
+
+import numpy as np
+
+
+class FlatWeights:
+    """Copies a list of parameters to and from one flat float32 array.
+
+    Args:
+        parameters: MindSpore parameters, in an order that is the same on every rank.
+    """
+
+    def __init__(self, parameters):
+        self.parameters = list(parameters)
+        self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
+        ends = np.cumsum([parameter.size for parameter in self.parameters])
+        self.size = int(ends[-1])
+        self._slices = [slice(end - p.size, end) for end, p in zip(ends, self.parameters, strict=True)]
+
+    def read(self):
+        """The current values, ``[size]`` float32; a copy that later updates leave alone."""
+        flat = np.empty(self.size, np.float32)
+        for parameter, where in zip(self.parameters, self._slices, strict=True):
+            flat[where] = parameter.asnumpy().ravel()
+        return flat
+
+    def write(self, flat):
+        """Put ``[size]`` float32 values into the parameters, seen by compiled code at once.
+
+        On the CPU ``asnumpy`` is a view of the parameter's own memory. ``set_data`` would not
+        do: code that is already compiled may keep the old array.
+
+        """
+        for parameter, values in self.split(flat):
+            parameter.asnumpy()[...] = values
+
+    def split(self, flat):
+        """Pairs ``(parameter, its values in flat)``.
+
+        Raises:
+            ValueError: If ``flat`` has another size.
+        """
+        if flat.size != self.size:
+            raise ValueError(f"the network has {self.size} weights, got {flat.size}")
+        parts = zip(self.parameters, self._slices, self.shapes, strict=True)
+        return [(parameter, flat[where].reshape(shape)) for parameter, where, shape in parts]

@@ -1,0 +1,117 @@
+"""V-trace: off-policy corrected value targets and advantages (Espeholt et al. 2018).
+
+Input: log ratios, discounts, rewards and values of unrolls, from the learner's forward pass.
+Output: value targets and policy-gradient advantages, to ``ops/losses.py``.
+"""
+
+import mindspore as ms
+from mindspore import ops
+
+# exp(20) is 4.9e8: a product of two unclipped ratios and a value still fits into float32.
+MAX_LOG_RHO = 20.0
+
+
+def clip_ratios(log_rhos, threshold):
+    """Importance ratios ``min(threshold, exp(log_rhos))``.
+
+    Args:
+        log_rhos: ``[T, B]`` float32; ``-inf`` gives a ratio of exactly 0.
+        threshold: Largest ratio, or None for no clipping other than log ratios <= 20.
+
+    Returns:
+        ``[T, B]`` float32.
+    """
+    ratios = ops.exp(ops.minimum(log_rhos, ms.Tensor(MAX_LOG_RHO, ms.float32)))
+    return ratios if threshold is None else ops.minimum(ratios, ms.Tensor(threshold, ms.float32))
+
+
+def reverse_linear_scan(decays, deltas):
+    """Solve ``x[t] = deltas[t] + decays[t] * x[t + 1]`` with ``x[T] = 0`` for every t.
+
+    Doubles the reach of each sum per step (Hillis and Steele 1986), so that the number of
+    operators, and with it the time to compile, grows with log T and not with T.
+
+    Args:
+        decays: ``[T, B]`` float32.
+        deltas: ``[T, B]`` float32.
+
+    Returns:
+        ``x``, ``[T, B]`` float32.
+    """
+    length = deltas.shape[0]
+    reach = 1
+    while reach < length:
+        nothing = ops.zeros_like(deltas[:reach])
+        deltas = deltas + decays * ops.cat((deltas[reach:], nothing))
+        if 2 * reach < length:
+            decays = decays * ops.cat((decays[reach:], nothing))
+        reach *= 2
+    return deltas
+
+
+def vtrace(
+    log_rhos,
+    discounts,
+    rewards,
+    values,
+    bootstrap_value,
+    *,
+    rho_bar=1.0,
+    c_bar=1.0,
+    pg_rho_bar=1.0,
+    lambda_=1.0,
+):
+    """V-trace value targets and policy-gradient advantages for a batch of unrolls.
+
+    Args:
+        log_rhos: ``[T, B]`` float32, log(target / behaviour) probability of the action taken at
+            step t; ``-inf`` marks a reset row (weight 0).
+        discounts: ``[T, B]`` float32 in [0, 1]; 0 where the episode terminated.
+        rewards: ``[T, B]`` float32, the reward that followed the action of step t.
+        values: ``[T, B]`` float32, V(x_t) of the current baseline.
+        bootstrap_value: ``[B]`` float32, V(x_T).
+        rho_bar: Threshold of the temporal difference's ratio (the fixed point); None: not clipped.
+        c_bar: Threshold of the trace's ratio (the speed of contraction); None: not clipped.
+        pg_rho_bar: Threshold of the advantage's ratio; None: not clipped.
+        lambda_: Factor in [0, 1] on the traces, as in TD(lambda).
+
+    Returns:
+        ``(vs, pg_advantages)``, both ``[T, B]`` float32; no gradient flows through them.
+        A plain tuple: a NamedTuple inside compiled code cuts every gradient.
+
+    Raises:
+        ValueError: If ranks or ``[T, B]`` differ.
+
+    Source:
+        Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and remark 1 (recursion), remark 2
+        (lambda); advantage: section 4.2.
+    """
+    shape = log_rhos.shape
+    if len(shape) != 2 or discounts.shape != shape or rewards.shape != shape:
+        raise ValueError(
+            "vtrace needs log_rhos, discounts and rewards of one shape [T, B], "
+            f"got {shape}, {discounts.shape}, {rewards.shape}"
+        )
+    if values.shape != shape or bootstrap_value.shape != shape[1:]:
+        raise ValueError(
+            f"vtrace needs values [T, B] and bootstrap_value [B] for log_rhos {shape}, "
+            f"got {values.shape} and {bootstrap_value.shape}"
+        )
+    values, bootstrap_value = ops.stop_gradient(values), ops.stop_gradient(bootstrap_value)
+    log_rhos = ops.stop_gradient(log_rhos)
+
+    rhos = clip_ratios(log_rhos, rho_bar)
+    cs = rhos if c_bar == rho_bar else clip_ratios(log_rhos, c_bar)
+    if lambda_ != 1.0:
+        cs = lambda_ * cs
+    pg_rhos = rhos if pg_rho_bar == rho_bar else clip_ratios(log_rhos, pg_rho_bar)
+
+    bootstrap = ops.expand_dims(bootstrap_value, 0)
+    next_values = ops.cat((values[1:], bootstrap))
+    deltas = rhos * (rewards + discounts * next_values - values)
+    vs_minus_values = reverse_linear_scan(discounts * cs, deltas)
+    vs = values + vs_minus_values
+
+    next_vs = ops.cat((vs[1:], bootstrap))
+    pg_advantages = pg_rhos * (rewards + discounts * next_vs - values)
+    return ops.stop_gradient(vs), ops.stop_gradient(pg_advantages)

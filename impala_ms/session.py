@@ -1,0 +1,218 @@
+"""One process of a run: its log, its signals, its end. What it computes is the algorithm's.
+
+Input: the run folder that ``impala_ms.launch`` made, and the rank that MPI gave. Output:
+``worker_<rank>.txt``, on rank 0 ``status.json`` as the last act, and the exit code.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from impala_ms import config as configuration
+from impala_ms import device
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    """What an algorithm's session is given.
+
+    Attributes:
+        config: ``Config``.
+        run_dir: The run folder.
+        rank: Of this process; 0 is the learner.
+        learner_end, actor_end: Transports; with N = 1 both, else the one of this rank's role.
+        console: Where rank 0 prints progress.
+        started: When the command was given, seconds since the epoch.
+        epoch: Number of times that the run was resumed.
+        stop_requested: Whether the user has said to stop.
+        wall_time_before_s: Time that the run had taken when it was saved.
+    """
+
+    config: Any
+    run_dir: Path
+    rank: int
+    learner_end: Any
+    actor_end: Any
+    console: TextIO
+    started: float
+    epoch: int
+    stop_requested: bool = False
+    wall_time_before_s: float = 0.0
+
+    @property
+    def checkpoints(self):
+        """Folder of the checkpoints."""
+        return self.run_dir / "checkpoints"
+
+    def wall_time_s(self):
+        """Seconds since the command was given, those before a resume included."""
+        return self.wall_time_before_s + time.time() - self.started
+
+    def request_stop(self, *_):
+        """Signal handler: end in good order."""
+        self.stop_requested = True
+
+
+def main(algorithm):
+    """Be one rank of a run; never returns.
+
+    Args:
+        algorithm: Name of a folder of ``impala_ms/algorithm``.
+    """
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+    size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", "1")))
+    try:
+        folder, started = run_folder(algorithm, size)
+    except configuration.ConfigError as error:
+        sys.exit(str(error))
+    stop = []
+    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.append(True))
+
+    console = open_log(folder, rank)
+    role = "learner" if rank == 0 else "actor"
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(message)s  [%(asctime)s rank {rank} {role} %(levelname)s]",
+        stream=sys.stdout,
+    )
+    config = configuration.Config.from_json(json.loads((folder / "config.json").read_text()))
+    epoch = len(list(folder.glob("config.[0-9]*.json")))
+    run = Run(config, folder, rank, None, None, console, started, epoch)
+    run.stop_requested = bool(stop)
+    if rank == 0:
+        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, run.request_stop)
+    sys.exit(be_rank(run, size))
+
+
+def run_folder(algorithm, size):
+    """``(folder, started)`` as the launcher gave them, or of a run started by hand (N = 1)."""
+    if folder := os.environ.get("IMPALA_MS_RUN_DIR"):
+        return Path(folder), float(os.environ.get("IMPALA_MS_STARTED") or time.time())
+    if size > 1:
+        raise configuration.ConfigError(
+            f"{size} ranks are started by: bash start_standalone.sh train.py {size}"
+        )
+    if "--help" in sys.argv or "-h" in sys.argv:
+        sys.stdout.write(configuration.help_text(algorithm))
+        sys.exit(0)
+    started = time.time()
+    config = configuration.load(algorithm, sys.argv[1:], 1)
+    when = datetime.fromtimestamp(started).astimezone()
+    return configuration.prepare_run_dir(config, started=when), started
+
+
+def open_log(folder, rank):
+    """Send all output of this process to its log; returns the console as it was."""
+    console = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8", errors="replace")
+    log = os.open(folder / f"worker_{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    sys.stdout.reconfigure(line_buffering=True)
+    return console
+
+
+def be_rank(run, size):
+    """Run the algorithm's session of this rank.
+
+    Returns:
+        The exit code: 0, or 1 after an error.
+    """
+    config, rank = run.config, run.rank
+    session, failure = None, None
+    transport = None
+    try:
+        threads = threads_of(config, rank)
+        device.set_thread_limits(threads)
+        transport = connect(run, size)
+        target = "CPU" if rank else device.choose(config.learner_params["device"])
+        device.use(target, threads)
+        logger.info("device %s, %d compute threads", target, threads)
+        session = configuration.resolve(config.algorithm_config["session"]["type"])(run)
+        session.run()
+    except Exception as error:
+        failure = explain(error)
+        if rank and session is not None:
+            session.report(failure)
+    all_answered = True
+    if session is not None:
+        try:
+            all_answered = session.close()
+        except Exception as error:
+            failure = failure or explain(error)
+    if rank == 0:
+        write_status(run, session, failure)
+    code = 1 if failure else 0
+    if transport is not None:
+        if all_answered:
+            transport.close()
+        else:
+            transport.abort(code)
+    return code
+
+
+def threads_of(config, rank):
+    """Compute threads of a rank: the learner has the cores that the actors leave over."""
+    actor_threads = config.trainer_params["actor_threads"]
+    if rank:
+        return actor_threads
+    cores = len(os.sched_getaffinity(0))
+    return config.learner_params["threads"] or max(1, cores - config.actors * actor_threads)
+
+
+def connect(run, size):
+    """Give the run its ends of a transport; returns the one to be closed."""
+    if size == 1:
+        from impala_ms.comm.local import LocalTransport
+
+        run.learner_end, run.actor_end = LocalTransport.connect(2)
+        return run.learner_end
+    from impala_ms.comm.mpi import MPITransport
+
+    transport = MPITransport()
+    if run.rank == 0:
+        run.learner_end = transport
+    else:
+        run.actor_end = transport
+    return transport
+
+
+def explain(error):
+    """Log an exception with its traceback; returns its text in one line."""
+    logger.error("this rank failed", exc_info=error)
+    text = str(error).strip()
+    lines = [text] if is_ours(error) and text else traceback.format_exception_only(error)
+    notes = [] if not is_ours(error) else getattr(error, "__notes__", [])
+    return " ".join(" ".join([*lines, *notes]).split())
+
+
+def is_ours(error):
+    """Whether the message was written for the user, so that the class's name adds nothing."""
+    return type(error).__module__.startswith("impala_ms.")
+
+
+def write_status(run, session, failure):
+    """Rename ``status.json`` into place: the launcher takes the exit code from it."""
+    state = "failed" if failure else "stopped" if run.stop_requested else "finished"
+    status = {
+        "state": state,
+        "exit_code": 1 if failure else 0,
+        "message": failure or "",
+        **(session.summary() if session is not None else {}),
+    }
+    path = run.run_dir / "status.json"
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(status, indent=2) + "\n")
+    beside.replace(path)

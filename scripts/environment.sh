@@ -1,0 +1,138 @@
+# Sourced by start_standalone.sh and tests/run.sh: finds a Python environment that has everything,
+# or makes one. Needs bash and, for the making, a CPython of 3.10 to 3.12 with pip's ensurepip.
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv=$root/.venv${IMPALA_MS_MINDSPORE:+-mindspore-$IMPALA_MS_MINDSPORE}
+stamp=$venv/impala_ms.complete
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() { say "${0##*/}: $*"; exit 1; }
+
+# Sets $python to an interpreter that has what pyproject.toml asks for, extras included.
+prepare_environment() {
+    local prefix=${VIRTUAL_ENV:-${CONDA_PREFIX:-}} lacking=
+    if [[ -z $prefix && $(type -P python3) == */bin/python3 ]]; then
+        prefix=$(type -P python3)
+        prefix=${prefix%/bin/python3}
+        [[ -e $prefix/pyvenv.cfg ]] || prefix=
+    fi
+    if [[ -n $prefix && ! $prefix -ef $venv ]]; then
+        python=$prefix/bin/python3
+        lacking=$(missing "$python" "$@") && return
+        lacking=${lacking:-a working Python}
+        say "The active environment $prefix lacks ${lacking//$'\n'/, }: using ${venv##*/} instead."
+    fi
+    python=$venv/bin/python
+    is_complete "$@" && return
+    if [[ -z $prefix ]] && python=$(type -P python3) && missing "$python" "$@" >/dev/null; then
+        return
+    fi
+    make_environment "$@"
+}
+
+# Sets $python to any interpreter that can run the launcher, for help and error messages.
+find_python() {
+    local candidate
+    for candidate in "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python3}" "$venv/bin/python" python3 \
+        python3.12 python3.11 python3.10 \
+        "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.1[0-2]*/bin/python3; do
+        # Run it: a shim of a version manager exists, and fails, for versions that are not chosen.
+        python=$("$candidate" -I -c 'import sys
+if not (3, 10) <= sys.version_info < (3, int(sys.argv[1])): sys.exit(1)
+print(sys.executable)' "$(python_limit)" 2>/dev/null) || continue
+        [[ -z ${1:-} ]] || "$python" -I -c "$1" 2>/dev/null || continue
+        return 0
+    done
+    fail "no Python 3.10 to 3.$(($(python_limit) - 1)) found (looked for python3, python3.12," \
+        "python3.11, python3.10 and in ~/.pyenv/versions)${1:+ that has the modules venv and" \
+        "ensurepip (Debian and Ubuntu: apt install python3-venv)}."
+}
+
+# The first minor version that is too new: MindSpore 2.7.0 has no wheel for CPython 3.12.
+python_limit() { if [[ ${IMPALA_MS_MINDSPORE:-} == 2.7.0 ]]; then echo 12; else echo 13; fi; }
+
+missing() { "$1" -I "$root/scripts/requirements.py" missing "${@:2}" 2>/dev/null; }
+
+# The stamp is written last: the extras that were installed, then the constraints that were used.
+is_complete() {
+    local extras='' text=''
+    [[ -x $venv/bin/python && -r $stamp ]] || return
+    { read -r extras; IFS= read -r -d '' text; } <"$stamp"
+    [[ $text == "$(<"$root/constraints.txt")"$'\n' ]] || return
+    local extra
+    for extra; do [[ " $extras " == *" $extra "* ]] || return; done
+}
+
+make_environment() {
+    [[ -w $root && ( ! -e $venv || -w $venv ) ]] || fail "cannot write to $root, where ${venv##*/}" \
+        "would be made. Make the folder writable or activate an environment that has everything."
+    # Two at once: the second waits, and then finds the work done.
+    exec 9>"$venv.lock"
+    if type -P flock >/dev/null && ! flock -n 9; then
+        say "Waiting for another set-up of ${venv##*/} ..."
+        flock 9
+    fi
+    is_complete "$@" || install_all "$@"
+    exec 9>&-
+    python=$venv/bin/python
+}
+
+install_all() {
+    local started=$SECONDS log=$venv/impala_ms.log
+    # A first installation that was cut off may have left half of a package: begin again.
+    if [[ -e $venv/impala_ms.begun || ! -x $venv/bin/python ]]; then
+        rm -rf -- "$venv"
+        find_python 'import ensurepip, venv'
+        say "Making ${venv##*/} with $("$python" -V) ($python) ..."
+        mkdir -- "$venv"
+        : >"$venv/impala_ms.begun"
+        "$python" -m venv "$venv" || fail "python -m venv failed, see above."
+    fi
+    rm -f -- "$stamp"
+    local mindspore=${IMPALA_MS_MINDSPORE:-} constraints=$venv/impala_ms.constraints wanted
+    sed "${mindspore:+s/^mindspore==.*/mindspore==$mindspore/}" "$root/constraints.txt" >"$constraints"
+    mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" list "$@")
+    say "Installing $(grep '^mindspore==' "$constraints"), Open MPI, Gymnasium and what they need" \
+        "(about 1 GB to download, 3 GB on disk) ..."
+    with_progress "$log" "$venv/bin/python" -m pip install -c "$constraints" "${wanted[@]}"
+    mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" no-deps)
+    say "Installing ${wanted[*]} ..."
+    with_progress "$log" "$venv/bin/python" -m pip install --no-deps -c "$constraints" "${wanted[@]}"
+    # For who activates the environment and runs the scripts by hand.
+    printf '%s\n' "$root" >"$("$venv/bin/python" -c \
+        'import sysconfig; print(sysconfig.get_path("purelib"))')/impala_ms.pth"
+    printf '%s\n%s\n' "$*" "$(<"$root/constraints.txt")" >"$stamp.new"
+    mv -- "$stamp.new" "$stamp"
+    rm -f -- "$venv/impala_ms.begun"
+    say "${venv##*/} is complete after $((SECONDS - started)) s."
+}
+
+# Runs a command with its output in a log file, and shows how much has arrived so far.
+with_progress() {
+    local log=$1 begun=$SECONDS pid code=0 end=$'\n' every=10
+    shift
+    [[ -t 2 ]] && end=$'\r' every=1
+    mkdir -p -- "$venv/tmp"
+    # Downloads go where their growth is seen, and where there is room: /tmp may be small.
+    TMPDIR=$venv/tmp "$@" >>"$log" 2>&1 9>&- &
+    pid=$!
+    trap 'kill "$pid" 2>/dev/null; say "Set-up interrupted; the same command goes on with it."; exit 130' INT TERM
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 0.2
+        if ((SECONDS - begun >= every)); then
+            printf '  %s MB, %s s%s' "$(du -sm -- "$venv" 2>/dev/null | cut -f1)" \
+                "$((SECONDS - begun))" "$end" >&2
+            [[ -t 2 ]] && every=$((SECONDS - begun + 1)) || every=$((SECONDS - begun + 10))
+        fi
+    done
+    wait "$pid" || code=$?
+    trap - INT TERM
+    [[ -t 2 ]] && printf '\r\033[K' >&2
+    rm -rf -- "$venv/tmp"
+    if ((code != 0)); then
+        tail -n 15 -- "$log" >&2
+        fail "installing failed, see above and $log. Without a network, activate an environment" \
+            "that has everything."
+    fi
+}

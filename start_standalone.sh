@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Trains: bash start_standalone.sh SCRIPT N [options]; --help says more.
+# Finds or makes the Python environment; everything else is in impala_ms/launch.py.
+started=${EPOCHREALTIME:-$(date +%s.%N)}
+set -u
+source "$(dirname -- "${BASH_SOURCE[0]}")/scripts/environment.sh"
+
+python=
+# Nothing is installed for a command that only prints help or a complaint.
+if (($# < 2)) || [[ " $* " == *" --help "* || " $* " == *" -h "* || ! $2 =~ ^[1-9][0-9]*$ ]]; then
+    find_python
+else
+    prepare_environment
+fi
+
+export IMPALA_MS_STARTED=${started/,/.} IMPALA_MS_COMMAND=$0
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+# As python -m impala_ms.launch, except that no file in the current folder is imported instead.
+exec "$python" -c 'import sys; sys.path[0] = sys.argv.pop(1)
+from impala_ms.launch import main
+sys.exit(main(sys.argv[1:]))' "$root" "$@"

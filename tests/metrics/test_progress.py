@@ -1,0 +1,231 @@
+"""The progress line and its display, to the character."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from impala_ms.metrics.progress import Display, decode, encode, format_line
+
+ROW = {
+    "env_steps": 1_230_000,
+    "total_env_steps": 1_500_000,
+    "env_steps_per_s": 241_234.4,
+    "episode_return_mean": 432.12,
+    "policy_lag_mean": 1.24,
+    "eta_s": 42.1,
+    "loss_total": 12.3456,
+    "ranks_alive": 4,
+    "actors_expected": 3,
+    "learner_wait_fraction": 0.5,
+    "actor_wait_fraction": 0.1,
+}
+LINE = (
+    "1.23M/1.50M steps (82%)  241K/s  return 432.1  lag 1.2  0:42 left  loss 12.35  3/3 actors  "
+    "waiting for actors"
+)
+
+
+class TestEncoding:
+    def test_a_line_and_back(self):
+        row = {"env_steps": 5, "loss_total": 0.25, "entropy": None}
+        line = encode(row)
+        assert line == '\x1eprogress {"env_steps": 5, "loss_total": 0.25, "entropy": null}'
+        assert decode(line) == row
+        assert decode(line + "\n") == row
+
+    def test_values_json_does_not_have(self):
+        row = {
+            "a": float("nan"),
+            "b": np.float32("inf"),
+            "c": np.int64(3),
+            "d": np.float32(0.5),
+            "e": np.array(2),
+        }
+        assert decode(encode(row)) == {"a": None, "b": None, "c": 3, "d": 0.5, "e": 2}
+
+    @pytest.mark.parametrize(
+        "line", ["", "progress {}", "text", "\x1eprogress", "\x1eprogress {", "\x1eprogress [1]"]
+    )
+    def test_other_lines_are_none(self, line):
+        assert decode(line) is None
+
+    def test_a_full_row_fits_into_one_write_of_a_pipe(self):
+        from impala_ms.metrics.columns import COLUMNS, PROGRESS_KEYS
+
+        line = encode(dict.fromkeys([*COLUMNS, *PROGRESS_KEYS], -1.2345678901234567e-300))
+        assert len(line.encode()) < 4096  # PIPE_BUF
+
+
+class TestFormat:
+    def test_everything(self):
+        assert format_line(ROW) == LINE
+
+    @pytest.mark.parametrize(
+        ("width", "line"),
+        [
+            (len(LINE), LINE),
+            (len(LINE) - 1, LINE[: LINE.index("  waiting")]),
+            (79, LINE[: LINE.index("  3/3")]),
+            (31, "1.23M/1.50M steps (82%)  241K/s"),
+            (30, "1.23M/1.50M steps (82%)"),
+            (10, "1.23M/1.50"),
+        ],
+    )
+    def test_fields_are_dropped_from_the_right(self, width, line):
+        assert format_line(ROW, width=width) == line
+
+    def test_80_columns_hold_what_matters(self):
+        line = format_line(ROW, width=79)
+        for part in ("steps", "241K/s", "return", "lag", "left"):
+            assert part in line
+
+    def test_what_is_not_known_is_left_out(self):
+        assert format_line({"env_steps": 950}) == "950 steps"
+        assert format_line({}) == ""
+        row = ROW | {"eta_s": None, "episode_return_mean": None}
+        assert format_line(row) == LINE.replace("  return 432.1", "").replace("  0:42 left", "")
+
+    @pytest.mark.parametrize(
+        ("steps", "text"),
+        [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1.00K"),
+            (9994, "9.99K"),
+            (9996, "10.0K"),
+            (99_960, "100K"),
+            (999_499, "999K"),
+            (999_500, "1.00M"),
+            (50_000_000, "50.0M"),
+            (2_000_000_000, "2.00G"),
+            (5_000_000_000_000, "5000G"),
+        ],
+    )
+    def test_numbers(self, steps, text):
+        assert format_line({"env_steps": steps}) == f"{text} steps"
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [(0, "0:00"), (59.6, "1:00"), (725, "12:05"), (3599, "59:59"), (11220, "3:07:00")],
+    )
+    def test_times(self, seconds, text):
+        assert format_line({"eta_s": seconds}) == f"{text} left"
+
+    @pytest.mark.parametrize(
+        ("learner", "actor", "text"),
+        [
+            (0.5, 0.1, "waiting for actors"),
+            (0.1, 0.5, "waiting for learner"),
+            (0.19, 0.1, "balanced"),
+            (0.3, None, "waiting for actors"),
+            (None, 0.0, "balanced"),
+            (None, None, ""),
+        ],
+    )
+    def test_bottleneck(self, learner, actor, text):
+        row = {"learner_wait_fraction": learner, "actor_wait_fraction": actor}
+        assert format_line(row) == text
+
+    def test_lost_actors_show(self):
+        assert format_line({"ranks_alive": 3, "actors_expected": 3}) == "2/3 actors"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def steps(number):
+    return {"env_steps": number}
+
+
+class TestTerminal:
+    @pytest.fixture
+    def terminal(self, monkeypatch):
+        monkeypatch.setenv("TERM", "xterm")
+        return Terminal()
+
+    def test_the_line_is_rewritten_in_place(self, terminal):
+        display = Display(terminal)
+        display.progress(steps(1))
+        display.progress(steps(2))
+        assert terminal.getvalue() == "\r1 steps\x1b[K\r2 steps\x1b[K"
+
+    def test_other_lines_go_above_it(self, terminal):
+        display = Display(terminal)
+        display.line("before\n")
+        display.progress(steps(1))
+        display.line("hello")
+        display.close()
+        assert terminal.getvalue() == "before\n\r1 steps\x1b[K\r\x1b[Khello\n1 steps\n"
+
+    def test_closing_leaves_the_last_line(self, terminal):
+        display = Display(terminal)
+        display.progress(steps(1))
+        display.close()
+        display.close()
+        display.line("after")
+        assert terminal.getvalue() == "\r1 steps\x1b[K\nafter\n"
+
+    @pytest.mark.parametrize(("columns", "width"), [(60, 59), (0, 79)])
+    def test_the_last_column_stays_free(self, terminal, monkeypatch, columns, width):
+        monkeypatch.setattr(terminal, "fileno", lambda: 1)
+        monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
+        Display(terminal).progress({"env_steps": 10**100, "total_env_steps": 1})
+        assert len(terminal.getvalue()) == len("\r\x1b[K") + width
+
+    def test_a_terminal_whose_width_is_not_known(self, terminal):
+        Display(terminal).progress({"env_steps": 10**100, "total_env_steps": 1})
+        assert len(terminal.getvalue()) == len("\r\x1b[K") + 79
+
+    def test_a_terminal_that_cannot_move_the_cursor(self, terminal, monkeypatch):
+        monkeypatch.setenv("TERM", "dumb")
+        Display(terminal).progress(steps(1))
+        assert terminal.getvalue() == "1 steps\n"
+
+
+class TestPipe:
+    def test_at_most_one_line_a_second_the_first_and_the_last_always(self):
+        times = iter([100.0, 100.5, 101.0, 101.9, 101.99])
+        stream = io.StringIO()
+        display = Display(stream, clock=lambda: next(times))
+        for number in (1, 2, 3, 4, 5):
+            display.progress(steps(number))
+        assert stream.getvalue() == "1 steps\n3 steps\n"
+        display.close()
+        assert stream.getvalue() == "1 steps\n3 steps\n5 steps\n"
+        display.close()
+        assert stream.getvalue() == "1 steps\n3 steps\n5 steps\n"
+
+    def test_the_last_line_is_not_repeated(self):
+        stream = io.StringIO()
+        display = Display(stream, clock=lambda: 0.0)
+        display.progress(steps(1))
+        display.close()
+        assert stream.getvalue() == "1 steps\n"
+
+    def test_other_lines_are_printed_as_they_are(self):
+        stream = io.StringIO()
+        display = Display(stream, clock=lambda: 0.0)
+        display.progress(steps(1))
+        display.line("hello\n")
+        display.line("")
+        assert stream.getvalue() == "1 steps\nhello\n\n"
+
+
+def test_the_launcher_can_import_it_at_once():
+    code = (
+        "import sys, json\n"
+        "import impala_ms.metrics.progress\n"
+        "print(json.dumps(sorted({'numpy', 'rich', 'tensorboardX', 'mindspore'} "
+        "& set(sys.modules))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert json.loads(done.stdout) == []

