@@ -139,5 +139,6 @@ def restore(parameters, saved, path):
                 f"{tuple(parameter.shape)} here; resume with the configuration it was made with"
             )
     for name, parameter in parameters.items():
-        value = np.ascontiguousarray(saved[name]).astype(parameter.asnumpy().dtype)
+        # not ascontiguousarray: it would make a scalar one-dimensional
+        value = np.array(saved[name], parameter.asnumpy().dtype)
         parameter.set_data(ms.Tensor(value))

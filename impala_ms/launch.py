@@ -7,6 +7,7 @@ read, the processes, and an exit code, taken from the ``status.json`` that rank 
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import selectors
@@ -58,6 +59,8 @@ MPI_SETTINGS = {
 
 def main(argv: Sequence[str]) -> int:
     """Run ``SCRIPT N [options]`` and return the exit code: 2 if it could not be started."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a console may know less than a rank prints
     if "--help" in argv or "-h" in argv:
         sys.stdout.write(USAGE + "\n" + config.help_text(_algorithm(argv[0])))
         return 0
@@ -86,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
         display.line(problem)
     job = Job(command, ranks, run_dir, started, display)
     code = job.supervise()
-    code, lines = conclusion(run_dir, code, job.stopped_by, argv)
+    code, lines = conclusion(run_dir, code, job.stopped_by, argv, time.time() - float(started))
     job.show("\n".join(lines))
     return code
 
@@ -373,7 +376,7 @@ def _death_signal(number: int) -> Callable[[], None]:
 
 
 def conclusion(
-    run_dir: Path, returncode: int, stopped_by: int | None, argv: Sequence[str]
+    run_dir: Path, returncode: int, stopped_by: int | None, argv: Sequence[str], took_s: float
 ) -> tuple[int, list[str]]:
     """How the run ended.
 
@@ -381,7 +384,8 @@ def conclusion(
         run_dir: The run folder, with ``status.json`` unless rank 0 did not come to write it.
         returncode: That of mpirun, or of the script; negative for a signal.
         stopped_by: The signal that the user stopped the run with.
-        argv: The command line, for the one that resumes.
+        argv: The command line: script, number of ranks, options.
+        took_s: Seconds since the user gave it.
 
     Returns:
         The exit code and the lines to show last.
@@ -391,7 +395,7 @@ def conclusion(
     if status is None:
         if stopped_by is not None:
             return 128 + stopped_by, [
-                *_places(run_dir, None),
+                *_places(run_dir, argv[1], None),
                 "stopped without a final checkpoint",
                 *_resume(argv, run_dir, any((run_dir / "checkpoints").glob("*"))),
             ]
@@ -402,10 +406,10 @@ def conclusion(
             f"failed: the learner (rank 0) ended without a word{how}; its log is {shown(log)}",
         ]
     steps, score = status.get("env_steps") or 0, status.get("episode_return_mean")
-    reached = f"{steps:,} env steps" + (
-        "" if score is None else f", return {score:.1f} (mean of the last 20 episodes)"
-    )
-    places = _places(run_dir, status.get("checkpoint"))
+    reached = f"{steps:,} env steps in {took_s:.1f} s"
+    if score is not None:
+        reached += f", return {score:.1f} (mean of the last 20 episodes)"
+    places = _places(run_dir, argv[1], status.get("checkpoint"))
     if status["state"] == "finished":
         return 0, [f"finished: {reached}", *places]
     if status["state"] == "stopped":
@@ -427,11 +431,12 @@ def read_status(path: Path) -> dict[str, Any] | None:
     return status if isinstance(status, dict) and "state" in status else None
 
 
-def _places(run_dir: Path, checkpoint: str | None) -> list[str]:
+def _places(run_dir: Path, ranks: str, checkpoint: str | None) -> list[str]:
     folder = shown(run_dir)
+    others = f" to worker_{int(ranks) - 1}.txt" if int(ranks) > 1 else ""
     last = [f"  checkpoint  {shown(Path(checkpoint))}"] if checkpoint else []
     return [
-        f"  logs        {folder}/worker_<rank>.txt",
+        f"  logs        {folder}/worker_0.txt{others}",
         f"  curves      {folder}/metrics.csv, or tensorboard --logdir {shlex.quote(folder)}",
         *last,
     ]

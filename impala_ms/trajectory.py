@@ -9,13 +9,18 @@ contiguous arrays that the learner reads. The table in ``TrajectorySpec`` is the
     reset    row t is a reset row exactly when first[t+1]: its action was ignored
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
+import math
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 ALIGNMENT_BYTES = 64
 
@@ -36,17 +41,18 @@ class TrajectorySpec:
     def __init__(
         self,
         *,
-        unroll_length,
-        num_envs,
-        observation_shape,
-        observation_dtype,
-        action_shape,
-        action_dtype,
-        policy_parameters,
-    ):
+        unroll_length: int,
+        num_envs: int,
+        observation_shape: Sequence[int],
+        observation_dtype: DTypeLike,
+        action_shape: Sequence[int],
+        action_dtype: DTypeLike,
+        policy_parameters: int,
+    ) -> None:
+        """Lay out one field after the other."""
         steps, envs = unroll_length, num_envs
         self.unroll_length, self.num_envs = steps, envs
-        self.fields = {
+        self.fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
             "observation": ((steps + 1, envs, *observation_shape), np.dtype(observation_dtype)),
             "action": ((steps, envs, *action_shape), np.dtype(action_dtype)),
             "reward": ((steps, envs), np.dtype(np.float32)),  # raw
@@ -60,23 +66,25 @@ class TrajectorySpec:
             "env_steps": ((), np.dtype(np.int64)),  # decisions of this actor so far
             "wait_fraction": ((), np.dtype(np.float32)),  # of the time since the last unroll
         }
-        self.offsets = {}
+        self.places: dict[str, slice] = {}
         end = 0
         for name, (shape, dtype) in self.fields.items():
-            self.offsets[name] = end
-            size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            size = dtype.itemsize * math.prod(shape)
+            self.places[name] = slice(end, end + size)
             end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self.nbytes = end
 
-    def describe(self):
+    def describe(self) -> dict[str, list[Any]]:
         """Every field as ``{name: [shape, dtype]}`` of plain JSON values."""
         return {name: [list(shape), dtype.str] for name, (shape, dtype) in self.fields.items()}
 
-    def digest(self):
+    def digest(self) -> str:
         """Hexadecimal hash; two ranks whose digests agree read each other's unrolls rightly."""
         return hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()[:16]
 
-    def views(self, buffer):
+    def views(
+        self, buffer: NDArray[np.uint8] | bytes | bytearray | memoryview
+    ) -> dict[str, NDArray[Any]]:
         """The fields of an unroll as arrays that share the buffer's memory.
 
         Args:
@@ -91,24 +99,22 @@ class TrajectorySpec:
         data = np.frombuffer(buffer, np.uint8)
         if data.size != self.nbytes:
             raise ValueError(f"an unroll of this run has {self.nbytes} bytes, got {data.size}")
-        fields = {}
-        for name, (shape, dtype) in self.fields.items():
-            size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-            start = self.offsets[name]
-            fields[name] = data[start : start + size].view(dtype).reshape(shape)
-        return fields
+        return {
+            name: data[self.places[name]].view(dtype).reshape(shape)
+            for name, (shape, dtype) in self.fields.items()
+        }
 
-    def empty(self):
+    def empty(self) -> tuple[NDArray[np.uint8], dict[str, NDArray[Any]]]:
         """A new buffer and its views: ``(buffer, {name: array})``; the memory holds zeros."""
         buffer = np.zeros(self.nbytes, np.uint8)
         return buffer, self.views(buffer)
 
-    def batch(self, unrolls):
+    def batch(self, unrolls: int) -> dict[str, NDArray[Any]]:
         """``{name: [S, ...]}`` for S unrolls, one contiguous array a field."""
         return {name: np.zeros((unrolls, *s), dtype) for name, (s, dtype) in self.fields.items()}
 
 
-def non_finite(unroll: Mapping[str, np.ndarray]) -> str | None:
+def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
     """Say where an unroll holds a NaN or an infinity.
 
     Args:
@@ -142,19 +148,21 @@ class Batches:
         completed: Batches filled so far; the one being filled is used after as many updates.
     """
 
-    def __init__(self, spec, unrolls):
+    def __init__(self, spec: TrajectorySpec, unrolls: int) -> None:
+        """Make both batches, empty."""
+        self.spec = spec
         self.unrolls = unrolls
         self.completed = 0
         self._free = deque(spec.batch(unrolls) for _ in range(2))
-        self._full = deque()
+        self._full: deque[dict[str, NDArray[Any]]] = deque()
         self._filled = 0
         self._ready = threading.Condition()
 
-    def has_room(self):
+    def has_room(self) -> bool:
         """Whether there is a free slot."""
         return bool(self._free)
 
-    def add(self, unroll):
+    def add(self, unroll: Mapping[str, NDArray[Any]]) -> None:
         """Copy an unroll, ``{name: array}``, into the next free slot.
 
         Raises:
@@ -171,12 +179,12 @@ class Batches:
                 self.completed += 1
                 self._ready.notify()
 
-    def take(self, timeout_s):
+    def take(self, timeout_s: float) -> dict[str, NDArray[Any]] | None:
         """The oldest full batch, or None after ``timeout_s`` seconds without one."""
         with self._ready:
-            self._ready.wait_for(lambda: self._full, timeout_s)
+            self._ready.wait_for(lambda: bool(self._full), timeout_s)
             return self._full.popleft() if self._full else None
 
-    def give_back(self, batch):
+    def give_back(self, batch: dict[str, NDArray[Any]]) -> None:
         """Return a batch that has been learned from, to be filled again."""
         self._free.append(batch)

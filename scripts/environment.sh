@@ -79,7 +79,7 @@ make_environment() {
 }
 
 install_all() {
-    local started=$SECONDS log=$venv/impala_ms.log
+    local started=$SECONDS log=$venv/impala_ms.log size='' extras="$*"
     # A first installation that was cut off may have left half of a package: begin again.
     if [[ -e $venv/impala_ms.begun || ! -x $venv/bin/python ]]; then
         rm -rf -- "$venv"
@@ -87,14 +87,15 @@ install_all() {
         say "Making ${venv##*/} with $("$python" -V) ($python) ..."
         mkdir -- "$venv"
         : >"$venv/impala_ms.begun"
+        size=' (about 1 GB to download, 3 GB on disk)'
         "$python" -m venv "$venv" || fail "python -m venv failed, see above."
     fi
     rm -f -- "$stamp"
     local mindspore=${IMPALA_MS_MINDSPORE:-} constraints=$venv/impala_ms.constraints wanted
     sed "${mindspore:+s/^mindspore==.*/mindspore==$mindspore/}" "$root/constraints.txt" >"$constraints"
     mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" list "$@")
-    say "Installing $(grep '^mindspore==' "$constraints"), Open MPI, Gymnasium and what they need" \
-        "(about 1 GB to download, 3 GB on disk) ..."
+    say "Installing $(grep '^mindspore==' "$constraints"), Open MPI, Gymnasium and what they" \
+        "need${extras:+, for $extras too}$size ..."
     with_progress "$log" "$venv/bin/python" -m pip install -c "$constraints" "${wanted[@]}"
     mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" no-deps)
     say "Installing ${wanted[*]} ..."

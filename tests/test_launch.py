@@ -73,6 +73,7 @@ class Launched:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         self.lines: list[str] = []
 
@@ -145,8 +146,9 @@ class TestExitCode:
             1,
         )
         assert job.wait() == 0
-        assert line_with(job, "finished").startswith("finished: 1,500,000 env steps, return 481.2")
-        assert line_with(job, "logs").endswith("run/worker_<rank>.txt")
+        assert line_with(job, "finished").startswith("finished: 1,500,000 env steps in ")
+        assert "return 481.2 (mean of the last 20 episodes)" in line_with(job, "finished")
+        assert line_with(job, "logs").endswith("run/worker_0.txt")
         assert "run/metrics.csv" in line_with(job, "curves")
         assert line_with(job, "checkpoint  ").endswith("run/checkpoints/9")
 
@@ -204,6 +206,19 @@ class TestExitCode:
         assert time.monotonic() - began < 10
         assert not job.left()
 
+    def test_what_a_rank_has_started_does_not_outlive_it(self, start):
+        job = start(
+            "import subprocess\n"
+            "child = subprocess.Popen(['sleep', '120'], start_new_session=True)\n"
+            "print('child', child.pid); write_status(state='finished')",
+            1,
+        )
+        began = time.monotonic()
+        assert job.wait() == 0
+        assert time.monotonic() - began < 10
+        assert line_with(job, "child")
+        assert not job.left()
+
 
 class TestStop:
     @both_sizes
@@ -217,9 +232,16 @@ class TestStop:
         assert asked == [f"asked_{rank}" for rank in range(ranks)]
         assert {(job.run_dir / name).read_text() for name in asked} == {"1"}
         assert line_with(job, "stopping: ")
-        assert line_with(job, "stopped: ") == "stopped: 1,234 env steps"
+        assert line_with(job, "stopped: ").startswith("stopped: 1,234 env steps")
         assert line_with(job, "go on with").endswith(f"script.py {ranks} --resume run")
         assert not job.left()
+
+    def test_ctrl_c_in_a_terminal_does_not_reach_the_ranks_themselves(self, start):
+        job = start(OBEDIENT, 1)
+        job.read_until("is up")
+        os.killpg(job.process.pid, signal.SIGINT)
+        assert job.wait() == 130
+        assert line_with(job, "stopped: 1,234")
 
     @both_sizes
     def test_the_second_signal_ends_at_once(self, start, ranks):
@@ -284,6 +306,12 @@ class TestOutput:
         assert "as it is" in job.lines
         assert "no newline" in job.lines
         assert not any("\x1e" in line for line in job.lines)
+
+    def test_a_console_that_knows_only_ascii_is_enough(self, start):
+        script = "sys.stdout.buffer.write('größer\\n'.encode() + b'\\xff\\n'); sys.stdout.flush()"
+        job = start(script, 1, PYTHONIOENCODING="ascii")
+        assert job.wait() == 1
+        assert "gr??er" in job.lines
 
     def test_the_configuration_and_the_run_folder_come_first(self, start):
         job = start("up()", 1, "--seed", "77")

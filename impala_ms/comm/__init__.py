@@ -1,1 +1,1 @@
-"""Byte messages between ranks, by tag, and who is alive. Who says what to whom is the algorithm's."""
+"""Byte messages between ranks, by tag, and who is alive; what they mean is the algorithm's."""

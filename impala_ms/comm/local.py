@@ -4,9 +4,13 @@ Input and output as in ``comm/transport.py``. Messages are handed over by refere
 that is sent must not change before the send is done, as with any transport.
 """
 
+from __future__ import annotations
+
 from collections import deque
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from impala_ms.comm.transport import Message
 
@@ -14,12 +18,13 @@ from impala_ms.comm.transport import Message
 class LocalPending:
     """A send that is done when the receiver has released the message."""
 
-    def __init__(self, tag, data):
-        self.tag, self.data, self.taken = tag, data, False
+    def __init__(self, message: Message) -> None:
+        """Begin to send."""
+        self.message, self.released = message, False
 
-    def done(self):
-        """Whether the receiver has taken the message."""
-        return self.taken
+    def done(self) -> bool:
+        """Whether the receiver has released the message."""
+        return self.released
 
 
 class LocalTransport:
@@ -27,62 +32,68 @@ class LocalTransport:
 
     concurrent = False
 
-    def __init__(self, rank, queues):
+    def __init__(self, rank: int, inboxes: list[deque[LocalPending]]) -> None:
+        """Take messages from the inbox of that rank, put them into those of the others."""
         self.rank = rank
-        self.size = len(queues)
-        self._queues = queues
-        self._capacity = {}
+        self.size = len(inboxes)
+        self._inboxes = inboxes
+        self._capacity: dict[int, int] = {}
 
     @classmethod
-    def connect(cls, size):
+    def connect(cls, size: int) -> list[LocalTransport]:
         """``size`` connected ends, rank 0 first."""
-        queues = [[deque() for _ in range(size)] for _ in range(size)]
-        return [cls(rank, queues) for rank in range(size)]
+        inboxes: list[deque[LocalPending]] = [deque() for _ in range(size)]
+        return [cls(rank, inboxes) for rank in range(size)]
 
-    def listen(self, peer, capacity_bytes):
+    def listen(self, peer: int, capacity_bytes: int) -> None:
         """Receive from a peer from now on."""
         self._capacity[peer] = capacity_bytes
 
-    def poll(self):
+    def poll(self) -> list[Message]:
         """The first waiting message of each peer."""
-        messages = []
-        for peer, capacity in self._capacity.items():
-            if queue := self._queues[self.rank][peer]:
-                data = queue[0].data
-                if data.size > capacity:
-                    raise ValueError(
-                        f"rank {peer} sent {data.size} bytes, rank {self.rank} has room for "
-                        f"{capacity}"
-                    )
-                messages.append(Message(peer, queue[0].tag, data))
-        return messages
+        first: dict[int, Message] = {}
+        for message in (pending.message for pending in self._inboxes[self.rank]):
+            capacity = self._capacity.get(message.peer)
+            if capacity is None or message.peer in first:
+                continue
+            if message.data.size > capacity:
+                raise ValueError(
+                    f"rank {message.peer} sent {message.data.size} bytes, rank {self.rank} has "
+                    f"room for {capacity}"
+                )
+            first[message.peer] = message
+        return list(first.values())
 
-    def release(self, peer, capacity_bytes=None):
+    def release(self, peer: int, capacity_bytes: int | None = None) -> None:
         """Be done with the peer's first message."""
-        self._capacity[peer] = capacity_bytes or self._capacity[peer]
-        self._queues[self.rank][peer].popleft().taken = True
+        if capacity_bytes is not None:
+            self._capacity[peer] = capacity_bytes
+        inbox = self._inboxes[self.rank]
+        first = next(pending for pending in inbox if pending.message.peer == peer)
+        inbox.remove(first)
+        first.released = True
 
-    def send(self, peer, tag, data):
+    def send(self, peer: int, tag: int, data: NDArray[Any]) -> LocalPending:
         """Queue a message at the peer."""
-        pending = LocalPending(tag, np.frombuffer(data, np.uint8))
-        self._queues[peer][self.rank].append(pending)
+        pending = LocalPending(Message(self.rank, tag, np.frombuffer(data, np.uint8)))
+        self._inboxes[peer].append(pending)
         return pending
 
-    def lost(self):
+    def lost(self) -> list[int]:
         """Nobody dies alone in one process."""
         return []
 
-    def gather(self, data, into):
+    def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> NoReturn:
         """Collectives need ranks that run at the same time."""
         raise NotImplementedError("a single process takes turns and needs no collectives")
 
-    def broadcast(self, data):
+    def broadcast(self, data: NDArray[Any]) -> NoReturn:
         """Collectives need ranks that run at the same time."""
         raise NotImplementedError("a single process takes turns and needs no collectives")
 
-    def close(self):
+    def close(self) -> None:
         """Nothing to leave."""
 
-    def abort(self, code):
+    def abort(self, code: int) -> NoReturn:
         """End the process."""
         raise SystemExit(code)

@@ -6,10 +6,14 @@ noticed on the receive posted per peer (a send to a dead rank may well succeed),
 ``mpirun --with-ft ulfm``; ``ANY_SOURCE`` is not used, it fails for all when one rank dies.
 """
 
+from __future__ import annotations
+
 import logging
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from impala_ms.comm.transport import Message
 
@@ -19,10 +23,11 @@ logger = logging.getLogger(__name__)
 class MPIPending:
     """A send or collective under way."""
 
-    def __init__(self, request, data, raises):
+    def __init__(self, request: Any, data: Any, raises: bool) -> None:
+        """Keep ``data`` alive while ``request`` is under way; None: it is not."""
         self._request, self._data, self._raises = request, data, raises
 
-    def done(self):
+    def done(self) -> bool:
         """Whether it has completed; a send to a dead rank counts as completed."""
         if self._request is None:
             return True
@@ -34,7 +39,7 @@ class MPIPending:
             completed = True
         if completed:
             self._request = self._data = None
-        return completed
+        return bool(completed)
 
 
 class MPITransport:
@@ -42,33 +47,34 @@ class MPITransport:
 
     concurrent = True
 
-    def __init__(self, communicator=None):
+    def __init__(self, communicator: Any = None) -> None:
+        """Take part in a duplicate of the communicator, so that no message of others is seen."""
         self._comm = (communicator or MPI.COMM_WORLD).Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self._buffers = {}
-        self._requests = {}
-        self._arrived = {}
-        self._lost = []
+        self._buffers: dict[int, NDArray[np.uint8]] = {}
+        self._requests: dict[int, Any] = {}
+        self._arrived: dict[int, Message] = {}
+        self._lost: list[int] = []
 
-    def listen(self, peer, capacity_bytes):
+    def listen(self, peer: int, capacity_bytes: int) -> None:
         """Post the receive from a peer."""
         self._buffers[peer] = np.empty(capacity_bytes, np.uint8)
         self._post(peer)
 
-    def _post(self, peer):
+    def _post(self, peer: int) -> None:
         try:
             self._requests[peer] = self._comm.Irecv(self._buffers[peer], peer, MPI.ANY_TAG)
         except MPI.Exception as error:
             self._lose(peer, error)
 
-    def _lose(self, peer, error):
+    def _lose(self, peer: int, error: Exception) -> None:
         self._requests.pop(peer, None)
         self._buffers.pop(peer, None)
         self._lost.append(peer)
         logger.debug("receive from rank %d failed: %s", peer, error)
 
-    def poll(self):
+    def poll(self) -> list[Message]:
         """Test the posted receives; messages not released stay."""
         status = MPI.Status()
         for peer, request in list(self._requests.items()):
@@ -88,14 +94,14 @@ class MPITransport:
             self._arrived[peer] = Message(peer, status.Get_tag(), data)
         return list(self._arrived.values())
 
-    def release(self, peer, capacity_bytes=None):
+    def release(self, peer: int, capacity_bytes: int | None = None) -> None:
         """Post the receive for the peer's next message."""
         del self._arrived[peer]
         if capacity_bytes is not None:
             self._buffers[peer] = np.empty(capacity_bytes, np.uint8)
         self._post(peer)
 
-    def send(self, peer, tag, data):
+    def send(self, peer: int, tag: int, data: NDArray[Any]) -> MPIPending:
         """Begin a synchronous-mode send."""
         try:
             request = self._comm.Issend([data, MPI.BYTE], peer, tag)
@@ -103,31 +109,31 @@ class MPITransport:
             request = None  # dead: the receive posted to it tells
         return MPIPending(request, data, raises=False)
 
-    def lost(self):
+    def lost(self) -> list[int]:
         """Peers whose posted receive failed since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
-    def gather(self, data, into):
+    def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> MPIPending:
         """``Igatherv`` to rank 0, which gives nothing itself."""
-        if self.rank == 0:
+        if into is not None:
             counts = [0] + [into.nbytes // (self.size - 1)] * (self.size - 1)
             request = self._comm.Igatherv([None, 0, MPI.BYTE], [into, counts, MPI.BYTE])
         else:
             request = self._comm.Igatherv([data, MPI.BYTE], None)
         return MPIPending(request, (data, into), raises=True)
 
-    def broadcast(self, data):
+    def broadcast(self, data: NDArray[Any]) -> MPIPending:
         """``Ibcast`` from rank 0."""
         return MPIPending(self._comm.Ibcast([data, MPI.BYTE]), data, raises=True)
 
-    def close(self):
+    def close(self) -> None:
         """Cancel what is still posted and finalize MPI."""
         for request in self._requests.values():
             request.Cancel()
         self._requests.clear()
         MPI.Finalize()
 
-    def abort(self, code):
+    def abort(self, code: int) -> None:
         """``MPI_Abort`` on all ranks."""
         self._comm.Abort(code)

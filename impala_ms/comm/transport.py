@@ -4,9 +4,10 @@ Input: byte buffers with a tag. Output: ``Message`` objects, in place in a buffe
 Implementations: ``comm/mpi.py`` (one process a rank) and ``comm/local.py`` (one process in all).
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Message(NamedTuple):
@@ -20,7 +21,7 @@ class Message(NamedTuple):
 
     peer: int
     tag: int
-    data: np.ndarray
+    data: NDArray[np.uint8]
 
 
 class Pending(Protocol):
@@ -42,24 +43,27 @@ class Transport(Protocol):
     concurrent: bool
 
     def listen(self, peer: int, capacity_bytes: int) -> None:
-        """Receive from a peer from now on, one message of at most ``capacity_bytes`` at a time."""
+        """Receive from a peer from now on, one message of at most ``capacity_bytes`` at a time.
+
+        A longer one makes ``poll`` raise ValueError.
+        """
 
     def poll(self) -> list[Message]:
         """Messages that have arrived and are not released, at most one a peer, oldest first."""
 
     def release(self, peer: int, capacity_bytes: int | None = None) -> None:
-        """Be done with the peer's message: take the next one, in a buffer of another size if given."""
+        """Be done with the peer's message; its next one may have another size, if given."""
 
-    def send(self, peer: int, tag: int, data: np.ndarray) -> Pending:
+    def send(self, peer: int, tag: int, data: NDArray[Any]) -> Pending:
         """Begin to send; completes only when the receiver takes it, so senders can be held up."""
 
     def lost(self) -> list[int]:
         """Peers found dead since the last call; only peers listened to are watched."""
 
-    def gather(self, data: np.ndarray, into: np.ndarray | None) -> Pending:
-        """Collective: every rank but 0 gives ``data``; rank 0 gets ``[size - 1, n]`` in rank order."""
+    def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> Pending:
+        """Collective: each rank but 0 gives ``data``; rank 0 has them put ``into`` by rank."""
 
-    def broadcast(self, data: np.ndarray) -> Pending:
+    def broadcast(self, data: NDArray[Any]) -> Pending:
         """Collective: rank 0's ``data`` is put into every other rank's ``data``."""
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ class MLP(nn.Cell):
     """
 
     def __init__(self, observation_shape, hidden_sizes, activation):
+        """Draw the initial weights from MindSpore's generator."""
         super().__init__()
         self.inputs = math.prod(observation_shape)
         self.outputs = hidden_sizes[-1]

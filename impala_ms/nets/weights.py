@@ -14,11 +14,14 @@ class FlatWeights:
     """
 
     def __init__(self, parameters):
+        """Give every parameter its place."""
         self.parameters = list(parameters)
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         ends = np.cumsum([parameter.size for parameter in self.parameters])
         self.size = int(ends[-1])
-        self._slices = [slice(end - p.size, end) for end, p in zip(ends, self.parameters, strict=True)]
+        self._slices = [
+            slice(end - p.size, end) for end, p in zip(ends, self.parameters, strict=True)
+        ]
 
     def read(self):
         """The current values, ``[size]`` float32; a copy that later updates leave alone."""
@@ -32,7 +35,6 @@ class FlatWeights:
 
         On the CPU ``asnumpy`` is a view of the parameter's own memory. ``set_data`` would not
         do: code that is already compiled may keep the old array.
-
         """
         for parameter, values in self.split(flat):
             parameter.asnumpy()[...] = values

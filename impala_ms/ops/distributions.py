@@ -21,6 +21,7 @@ class Categorical:
     action_shape: tuple[int, ...] = ()
 
     def __init__(self, num_actions):
+        """One parameter, a logit, for each action."""
         self.num_actions = num_actions
         self.num_parameters = num_actions
 

@@ -24,6 +24,7 @@ class IMPALAActor(compat.Actor):
     """
 
     def __init__(self, policy, environment, unroll_length, rng):
+        """Begin before the first reset of the environment, without weights (version -1)."""
         super().__init__()
         self.policy = policy
         self.distribution = policy.distribution
@@ -148,7 +149,7 @@ def evaluate(actor, environment, episodes, *, greedy, seed, stop=None):
                 return None
             action, _ = actor.get_action(phase, np.ascontiguousarray(observation))
             observation, *_ = environment.step(action)
-            for env, value, _ in zip(*environment.finished):
+            for env, value, _ in zip(*environment.finished, strict=True):
                 if quota[env]:
                     quota[env] -= 1
                     returns[env].append(value)

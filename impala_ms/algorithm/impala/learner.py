@@ -7,7 +7,6 @@ of the step. The mathematics is in ``ops/losses.py`` and ``ops/vtrace.py``.
 import math
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn, ops
 
 from impala_ms import compat
@@ -39,6 +38,7 @@ class IMPALALearner(compat.Learner):
     """
 
     def __init__(self, policy, params, total_env_steps):
+        """Make the optimiser; nothing is compiled yet."""
         super().__init__()
         self.policy = policy
         self.distribution = policy.distribution
@@ -55,9 +55,7 @@ class IMPALALearner(compat.Learner):
         self.max_grad_norm = params["max_grad_norm"] or math.inf
         self.optimizer = make_optimizer(policy.trainable_params(), params)
         self.weights = FlatWeights(policy.get_parameters())
-        self._gradient = ms.value_and_grad(
-            self.loss, None, self.optimizer.parameters, has_aux=True
-        )
+        self._gradient = ms.value_and_grad(self.loss, None, self.optimizer.parameters, has_aux=True)
         self.set_train()
 
     def loss(self, observation, action, reward, terminated, first, behaviour_logits):
@@ -170,7 +168,7 @@ class IMPALALearner(compat.Learner):
         lr = self.learning_rate(env_steps)
         inputs = [ms.Tensor.from_numpy(experience[name]) for name in INPUTS]
         values = self(ms.Tensor(lr, ms.float32), *inputs).asnumpy()
-        statistics = dict(zip(STATISTICS, values.tolist()))
+        statistics = dict(zip(STATISTICS, values.tolist(), strict=True))
         return statistics | {"learning_rate": lr}
 
     def named_parameters(self):

@@ -24,6 +24,7 @@ class IMPALAPolicy(nn.Cell):
     """
 
     def __init__(self, observation_shape, num_actions, *, hidden_sizes, activation):
+        """Draw the initial weights from MindSpore's generator."""
         super().__init__()
         self.distribution = Categorical(num_actions)
         self.torso = MLP(observation_shape, hidden_sizes, activation)

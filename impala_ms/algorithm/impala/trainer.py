@@ -36,9 +36,13 @@ class ActorTrainer(compat.Trainer):
 
     def __init__(self, msrl, params):
         super().__init__(msrl)
-        self.actor, self.exchange = msrl.actor, msrl.exchange
-        self.params = params
+        self.exchange, self.params = msrl.exchange, params
         self.evaluated = 0
+
+    @property
+    def actor(self):
+        """Not an attribute: a Cell that is one would have its parameters renamed."""
+        return self.msrl.actor
 
     def train(self, episodes=0, callbacks=None, ckpt_path=None):
         """Play until the learner says to stop."""
@@ -116,8 +120,8 @@ class IMPALATrainer(compat.Trainer):
     def __init__(self, msrl, params):
         super().__init__(msrl)
         self.params = params
-        self.learner, self.exchange, self.batches = msrl.learner, msrl.exchange, msrl.batches
-        self.recorder, self.job, self.partner = msrl.recorder, msrl.job, msrl.partner
+        self.exchange, self.batches = msrl.exchange, msrl.batches
+        self.recorder, self.job = msrl.recorder, msrl.job
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
         self.best_return = msrl.best_return
@@ -126,6 +130,16 @@ class IMPALATrainer(compat.Trainer):
         self.saved = None  # path of the newest checkpoint
         self.saved_updates = -1
         self.last_row = {}
+
+    @property
+    def learner(self):
+        """Not an attribute: a Cell that is one would have its parameters renamed."""
+        return self.msrl.learner
+
+    @property
+    def partner(self):
+        """The actor's trainer in the same process (N = 1), or None."""
+        return self.msrl.partner
 
     def train(self, episodes=0, callbacks=None, ckpt_path=None):
         """Learn until the steps are reached or the run is told to stop, then end it in order."""
