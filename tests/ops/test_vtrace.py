@@ -31,7 +31,9 @@ def run_column(ratios, discounts, rewards, values, bootstrap, how=compiled, **op
     return vs[:, 0], advantages[:, 0]
 
 
-def double_sum(log_rhos, discounts, rewards, values, bootstrap, rho_bar, c_bar, pg_rho_bar, lambda_):
+def double_sum(
+    log_rhos, discounts, rewards, values, bootstrap, rho_bar, c_bar, pg_rho_bar, lambda_
+):
     """Equation 1 of the paper, term by term in float64: for every s, the sum over t of
 
     gamma_s c_s ... gamma_{t-1} c_{t-1} rho_t (r_t + gamma_t V(x_{t+1}) - V(x_t)).
@@ -165,7 +167,9 @@ class TestAgainstTheDoubleSum:
     def compare(arrays, options):
         vs, advantages = compiled(partial(vtrace, **options))(*arrays)
         wanted_vs, wanted_advantages = double_sum(*arrays, **options)
-        assert_close_per_column(vs, wanted_vs, wanted_vs, 1e-5)
+        # one row alone is its value plus a correction, and these may cancel
+        scale = wanted_vs if len(vs) > 1 else np.concatenate([wanted_vs, arrays[3]])
+        assert_close_per_column(vs, wanted_vs, scale, 1e-5)
         scale = np.concatenate([wanted_vs, wanted_advantages])
         assert_close_per_column(advantages, wanted_advantages, scale, 1e-5)
 
@@ -181,7 +185,7 @@ class TestInfinities:
 
     @pytest.mark.parametrize("c_bar", [None, 2.0])
     @pytest.mark.parametrize("how", [compiled, eager])
-    def test_products_of_ratios_that_overflow_stay_finite_and_within_their_episode(self, how, c_bar):
+    def test_products_of_ratios_that_overflow_stay_in_their_episode(self, how, c_bar):
         log_rhos, *others = random_unrolls(200, 8, seed=3)
         huge = np.where(np.isneginf(log_rhos), RESET, np.float32(88.0))
         options = {"rho_bar": None, "c_bar": c_bar, "pg_rho_bar": None}
@@ -236,9 +240,9 @@ def test_the_number_of_operators_grows_with_the_logarithm_of_the_steps(monkeypat
 
         return call
 
-    names = ["cat", "zeros_like", "exp", "minimum", "maximum", "clamp", "clip_by_value"]
-    names += ["expand_dims", "stop_gradient", "where", "stack"]
-    monkeypatch.setattr(module, "ops", SimpleNamespace(**{name: counted(name) for name in names}))
+    monkeypatch.setattr(
+        module, "ops", SimpleNamespace(**{name: counted(name) for name in dir(ops)})
+    )
 
     def operators(steps):
         calls.clear()

@@ -12,6 +12,7 @@ from mindspore import nn, ops
 from impala_ms import compat
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops import losses
+from impala_ms.ops.vtrace import clip_ratios
 
 INPUTS = ("observation", "action", "reward", "terminated", "first", "behaviour_logits")
 STATISTICS = (
@@ -109,7 +110,7 @@ class IMPALALearner(compat.Learner):
         entropy = scale * self.entropy_cost * losses.entropy_loss(entropies, valid)
         total = policy_gradient + baseline + entropy
 
-        rhos = ops.exp(ops.minimum(log_rhos, ms.Tensor(20.0, ms.float32))) * valid
+        rhos = clip_ratios(log_rhos, None) * valid
         clip_at = 1.0 if self.rho_bar is None else self.rho_bar
         clipped = (rhos > clip_at).astype(ms.float32).sum() / rows_used
         vs_mean = (vs * valid).sum() / rows_used
