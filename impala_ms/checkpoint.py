@@ -5,6 +5,7 @@ MindSpore checkpoint with a check sum (``mindspore.load_checkpoint`` reads it; n
 unpickled), and ``checkpoints/best.ckpt``, the weights of the best evaluation.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 STATE = "impala_ms_state"
 BEST = "best.ckpt"
+# Always the same name: what a killed process left behind is written over by the next.
+UNFINISHED = ".unfinished.ckpt"
+CHECK_SUM = b"crc_num"  # followed by 10 bytes, at the end of the file
 
 
 class CheckpointError(RuntimeError):
@@ -40,7 +44,7 @@ def save(folder, name, parameters, state):
         CheckpointError: If it cannot be written; an older file of that name stays.
     """
     folder = Path(folder)
-    path, temporary = folder / name, folder / f".{name}.{os.getpid()}.ckpt"
+    path, temporary = folder / name, folder / UNFINISHED
     try:
         folder.mkdir(parents=True, exist_ok=True)
         ms.save_checkpoint(
@@ -57,7 +61,9 @@ def save(folder, name, parameters, state):
         os.fsync(folder_descriptor)
         os.close(folder_descriptor)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
+        for unfinished in (temporary, temporary.with_suffix(".tmp")):  # MindSpore writes the latter
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
         raise CheckpointError(f"cannot write the checkpoint {path}: {error}") from error
     return path
 
@@ -91,13 +97,18 @@ def load(path):
     Raises:
         CheckpointError: If it is missing, cut short or damaged.
     """
+    path = Path(path)
     try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - len(CHECK_SUM) - 10))
+            if file.read(len(CHECK_SUM)) != CHECK_SUM:  # MindSpore only warns
+                raise ValueError("there is no check sum at its end")
         loaded = ms.load_checkpoint(str(path), crc_check=True)
         state = json.loads(loaded.pop(STATE))
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         reason = str(error).strip().splitlines()
         raise CheckpointError(
-            f"cannot read the checkpoint {path} (cut short or damaged): "
+            f"cannot read the checkpoint {path} (missing, cut short or damaged): "
             f"{reason[0] if reason else type(error).__name__}"
         ) from error
     return {name: value.asnumpy() for name, value in loaded.items()}, state

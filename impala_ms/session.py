@@ -71,13 +71,13 @@ def main(algorithm):
     """
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
     size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", "1")))
+    stop = []
+    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.append(True))
     try:
         folder, started = run_folder(algorithm, size)
     except configuration.ConfigError as error:
         sys.exit(str(error))
-    stop = []
-    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.append(True))
 
     console = open_log(folder, rank)
     role = "learner" if rank == 0 else "actor"
@@ -157,7 +157,7 @@ def be_rank(run, size):
     code = 1 if failure else 0
     if transport is not None:
         if all_answered:
-            transport.close()
+            transport.close(code)
         else:
             transport.abort(code)
     return code

@@ -127,8 +127,9 @@ def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
         values = unroll[name]
         # A sum is non-finite if any element is, and reads the array once; float64 so that it
         # does not overflow on finite values.
-        if values.dtype.kind != "f" or np.isfinite(values.sum(dtype=np.float64)):
-            continue
+        with np.errstate(invalid="ignore", over="ignore"):
+            if values.dtype.kind != "f" or np.isfinite(values.sum(dtype=np.float64)):
+                continue
         where = np.argwhere(~np.isfinite(values))
         if len(where):
             step, env = (int(i) for i in where[0][:2])

@@ -91,7 +91,7 @@ class LocalTransport:
         """Collectives need ranks that run at the same time."""
         raise NotImplementedError("a single process takes turns and needs no collectives")
 
-    def close(self) -> None:
+    def close(self, code: int = 0) -> None:
         """Nothing to leave."""
 
     def abort(self, code: int) -> NoReturn:

@@ -9,15 +9,19 @@ noticed on the receive posted per peer (a send to a dead rank may well succeed),
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from impala_ms.comm.transport import Message
+from impala_ms.comm.transport import Message, RankLostError
 
 logger = logging.getLogger(__name__)
+
+FINALIZE_S = 3.0
 
 
 class MPIPending:
@@ -33,9 +37,9 @@ class MPIPending:
             return True
         try:
             completed = self._request.Test()
-        except MPI.Exception:
+        except MPI.Exception as error:
             if self._raises:
-                raise
+                raise RankLostError(str(error)) from error
             completed = True
         if completed:
             self._request = self._data = None
@@ -83,6 +87,7 @@ class MPITransport:
                     continue
             except MPI.Exception as error:
                 if error.Get_error_class() == MPI.ERR_TRUNCATE:
+                    del self._requests[peer]
                     raise ValueError(
                         f"rank {peer} sent more than the {self._buffers[peer].size} bytes that "
                         f"rank {self.rank} has room for"
@@ -127,12 +132,20 @@ class MPITransport:
         """``Ibcast`` from rank 0."""
         return MPIPending(self._comm.Ibcast([data, MPI.BYTE]), data, raises=True)
 
-    def close(self) -> None:
-        """Cancel what is still posted and finalize MPI."""
+    def close(self, code: int = 0) -> None:
+        """Cancel what is still posted and finalize MPI.
+
+        Finalizing waits for all ranks, and may do so for ever when one died early: after
+        ``FINALIZE_S`` the process ends with ``code`` instead.
+        """
+        watchdog = threading.Timer(FINALIZE_S, os._exit, [code])
+        watchdog.daemon = True
+        watchdog.start()
         for request in self._requests.values():
             request.Cancel()
         self._requests.clear()
         MPI.Finalize()
+        watchdog.cancel()
 
     def abort(self, code: int) -> None:
         """``MPI_Abort`` on all ranks."""

@@ -10,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class RankLostError(RuntimeError):
+    """A collective cannot be completed: a rank that takes part in it is gone."""
+
+
 class Message(NamedTuple):
     """A message that has arrived.
 
@@ -66,7 +70,7 @@ class Transport(Protocol):
     def broadcast(self, data: NDArray[Any]) -> Pending:
         """Collective: rank 0's ``data`` is put into every other rank's ``data``."""
 
-    def close(self) -> None:
+    def close(self, code: int = 0) -> None:
         """Leave in good order. Messages that nobody took are dropped."""
 
     def abort(self, code: int) -> None:

@@ -73,5 +73,7 @@ class Categorical:
         Returns:
             ``[...]`` float32.
         """
-        log_probs = ops.log_softmax(logits, -1)
+        # e^-100 is next to nothing in float32. Without a bound the gradient of a forbidden action,
+        # its log probability times a cost, overflows for a cost above 1.
+        log_probs = ops.maximum(ops.log_softmax(logits, -1), ms.Tensor(-100.0, ms.float32))
         return -(ops.exp(log_probs) * log_probs).sum(-1)

@@ -21,6 +21,7 @@ from collections import deque
 
 import numpy as np
 
+from impala_ms.comm.transport import RankLostError
 from impala_ms.trajectory import non_finite
 
 logger = logging.getLogger(__name__)
@@ -122,10 +123,15 @@ class ActorExchange:
             time.sleep(POLL_S)
 
     def finish(self, pending):
-        """Wait for a collective, or for the learner's death."""
-        while not pending.done():
-            self.drain()
-            time.sleep(POLL_S)
+        """Wait for a collective; whether it came about: False when a rank is gone."""
+        try:
+            while not pending.done():
+                self.drain()
+                time.sleep(POLL_S)
+        except RankLostError:
+            logger.warning("a rank is gone: this one stops with the run")
+            return False
+        return True
 
 
 class LearnerExchange:
@@ -207,7 +213,15 @@ class LearnerExchange:
 
     def finish(self, pending):
         """Wait for a collective, served meanwhile: evaluations arrive, deaths are noticed."""
-        while not pending.done():
+        deadline = None
+        while True:
+            try:
+                if deadline is None and pending.done():
+                    return
+            except RankLostError as error:
+                failure, deadline = error, time.monotonic() + 1.0  # until it is known which
+            if deadline is not None and time.monotonic() > deadline:
+                raise RunError(f"synchronous round: {failure}") from failure
             if not self.serve():
                 time.sleep(POLL_S)
 
@@ -220,15 +234,21 @@ class LearnerExchange:
         self._stopping = True
         if self._thread is not None:
             self._thread.join()
+        if not self.transport.concurrent:
+            return True  # the actor is in this thread and has been left alone
         deadline = time.monotonic() + STOP_S
-        if self._spec is None:  # nobody waits for weights: take the HELLO messages that are held
+        if self._spec is None:
             for peer in self.alive:
-                self.transport.release(peer)
-        told = {peer: self.transport.send(peer, STOP, encode({})) for peer in self.alive}
-        while self.alive - self._said_bye and time.monotonic() < deadline:
+                self.transport.release(peer)  # their HELLO, which was held
+        # Also to those that have not spoken yet. Messages live until the transport is closed.
+        self._told = [self.transport.send(peer, STOP, encode({})) for peer in self._left()]
+        while self._left() and time.monotonic() < deadline:
             if not self.serve():
                 time.sleep(POLL_S)
-        return self.alive <= self._said_bye and all(pending.done() for pending in told.values())
+        return not self._left()
+
+    def _left(self):
+        return (self.alive | self.expected) - self._said_bye
 
     def _run(self):
         try:
@@ -245,7 +265,7 @@ class LearnerExchange:
             busy |= self._handle(message)
         for peer in self.transport.lost():
             self._lose(peer, f"rank {peer} was lost after {self.env_steps.get(peer, 0)} env steps")
-        if self.expected and time.monotonic() > self._began + self.start_timeout_s:
+        if self.expected and time.monotonic() > self._began + self.start_timeout_s and not self._stopping:
             for peer in sorted(self.expected):
                 self._lose(peer, f"rank {peer} has not spoken in {self.start_timeout_s:g} s")
         if self._weights is not None and not self._stopping:
@@ -265,9 +285,9 @@ class LearnerExchange:
         if tag == HELLO:
             if peer not in self.alive:
                 self._greet(peer, decode(data)["spaces"])
-            elif self._spec is None:
+            elif self._spec is None and not self._stopping:
                 return False  # held until the sizes of further messages are known
-            if self._spec is not None:
+            if self._spec is not None or self._stopping:
                 self.transport.release(peer, self._capacity)
             return True
         if tag == UNROLL and not self.take_unroll(peer, self._spec.views(data)):
@@ -289,8 +309,10 @@ class LearnerExchange:
         if self._spaces is None:
             self._spaces = peer, spaces
         first, expected = self._spaces
+        self.expected.discard(peer)
+        self.alive.add(peer)
         differing = [name for name in expected if spaces.get(name) != expected[name]]
-        if differing:
+        if differing and not self._stopping:
             raise RunError(
                 "; ".join(
                     f"the {name} space of rank {peer} is {spaces.get(name)}, that of rank {first} "
@@ -299,8 +321,6 @@ class LearnerExchange:
                 )
                 + ": all ranks need the same environment"
             )
-        self.expected.discard(peer)
-        self.alive.add(peer)
 
     def take_unroll(self, peer, unroll):
         """Put an unroll into the batch; False, with nothing done, while there is no room."""

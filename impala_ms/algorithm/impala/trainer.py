@@ -74,9 +74,9 @@ class ActorTrainer(compat.Trainer):
         buffers = [exchange.free_buffer() for _ in range(self.params["unrolls_per_round"])]
         message = pack_weights(0, np.zeros(size, np.float32))
         while True:
-            exchange.finish(exchange.transport.broadcast(message))
+            arrived = exchange.finish(exchange.transport.broadcast(message))
             version, flat, _ = unpack_weights(message, size)
-            if version == STOP_VERSION:
+            if not arrived or version == STOP_VERSION:
                 return
             self.actor.set_weights(version, flat)
             self.evaluate_if_due()
@@ -84,7 +84,8 @@ class ActorTrainer(compat.Trainer):
                 self.actor.act(compat.COLLECT, unroll)
             began = time.perf_counter()
             unrolls = np.concatenate([buffer for buffer, _ in buffers])
-            exchange.finish(exchange.transport.gather(unrolls, None))
+            if not exchange.finish(exchange.transport.gather(unrolls, None)):
+                return
             self.actor.wait_s += time.perf_counter() - began
 
     def evaluate_if_due(self):
@@ -142,16 +143,16 @@ class IMPALATrainer(compat.Trainer):
         return self.msrl.partner
 
     def train(self, episodes=0, callbacks=None, ckpt_path=None):
-        """Learn until the steps are reached or the run is told to stop, then end it in order."""
-        if self.finished():
-            logger.info("nothing to do: %d env steps are reached", self.recorder.env_steps)
-        if self.params["synchronous"] and self.exchange.transport.concurrent:
-            self.learn_synchronously()
-        elif not self.finished() and self.partner is None:
-            self.exchange.start()
-        while not self.finished():
-            self.train_one_episode()
-        self.save()
+        """Learn until the steps are reached, the user says to stop or a rank fails; then save."""
+        try:
+            if self.params["synchronous"] and self.exchange.transport.concurrent:
+                self.learn_synchronously()
+            elif not self.finished() and self.partner is None:
+                self.exchange.start()
+            while not self.finished():
+                self.train_one_episode()
+        finally:
+            self.save()
 
     def finished(self):
         """Whether the steps are reached or the user has said to stop."""

@@ -1,0 +1,136 @@
+"""One rank of an MPI test: ``mpirun -n 3 python -m tests.comm.mpi_rank CASE``.
+
+CASE is a generator of ``tests/comm/contract.py`` or of this file.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from impala_ms.comm.mpi import MPITransport
+from tests.comm import contract
+from tests.comm.contract import check, payload, received, sent, until
+
+TIMEOUT_S = 15.0
+
+
+def collectives(transport):
+    """Weights to all, unrolls back, as in a synchronous run; twice, so that buffers are reused."""
+    for number in range(2):
+        wanted = np.arange(1000, dtype=np.float32) + number
+        data = wanted.copy() if transport.rank == 0 else np.full(1000, np.nan, np.float32)
+        yield from until(transport.broadcast(data).done)
+        check(data, wanted)
+        if transport.rank == 0:
+            into = np.full((transport.size - 1, 40), 0xA5, np.uint8)
+            yield from until(transport.gather(None, into).done)
+            check(into, np.stack([payload(1, number, 40), payload(2, number, 40)]))
+        else:
+            if transport.rank == 1:
+                time.sleep(0.05)  # the order is that of the ranks, not of time
+            pending = transport.gather(payload(transport.rank, number, 40), None)
+            yield from until(pending.done)
+
+
+def a_killed_actor(transport):
+    """Rank 2 dies; rank 0 is told so once, and goes on with rank 1."""
+    if transport.rank == 2:
+        yield from sent(transport, 0, 1, payload(2, 0, 100))
+        os.kill(os.getpid(), signal.SIGKILL)
+    if transport.rank == 1:
+        transport.listen(0, 100)
+        number = 0
+        while True:  # until rank 0 says that it has seen the death
+            yield from sent(transport, 0, 1, payload(1, number, 100))
+            message = yield from received(transport, 0)
+            transport.release(0)
+            number += 1
+            if message.tag == 9:
+                return
+    for peer in (1, 2):
+        transport.listen(peer, 100)
+    message = yield from received(transport, 2)
+    check(message.data, payload(2, 0, 100))
+    transport.release(2)
+    number, seen_at, lost = 0, None, []
+    while seen_at is None or number < seen_at + 50:
+        message = yield from received(transport, 1)
+        check(message.data, payload(1, number, 100))
+        transport.release(1)
+        lost += transport.lost()
+        if lost and seen_at is None:
+            seen_at = number
+            yield from until(transport.send(2, 1, payload(0, 0, 1_000_000)).done)  # no hang
+        over = seen_at is not None and number == seen_at + 49
+        yield from sent(transport, 1, 9 if over else 1, np.zeros(1, np.uint8))
+        number += 1
+    check(lost, [2])
+    check(transport.lost(), [])
+
+
+def a_killed_learner(transport):
+    """Rank 0 dies; the others notice on the receive they have posted."""
+    if transport.rank == 0:
+        for peer in (1, 2):
+            transport.listen(peer, 1)
+        for peer in (1, 2):
+            yield from received(transport, peer)
+        os.kill(os.getpid(), signal.SIGKILL)
+    transport.listen(0, 100)
+    yield from sent(transport, 0, 1, np.zeros(1, np.uint8))
+    lost = []
+    while not lost:
+        check(transport.poll(), [])
+        lost = transport.lost()
+        yield
+    check(lost, [0])
+
+
+def a_dead_peer_before_it_is_listened_to(transport):
+    """Listening to a rank that is gone is no error: it is reported as lost."""
+    if transport.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if transport.rank == 0:
+        time.sleep(0.5)
+        transport.listen(2, 100)
+        lost = []
+        while not lost:
+            check(transport.poll(), [])
+            lost = transport.lost()
+            yield
+        check(lost, [2])
+
+
+def abort_ends_all_ranks(transport):
+    """Those that wait for ever too."""
+    if transport.rank == 1:
+        transport.abort(7)
+    while True:
+        yield
+
+
+def main(name):
+    """Play the case; exit code 1 and a line if it fails or takes too long."""
+    transport = MPITransport()
+    check(transport.size, 3)
+    check(transport.concurrent, True)
+    case = globals().get(name) or getattr(contract, name)
+    deadline = time.monotonic() + TIMEOUT_S
+    try:
+        for _ in case(transport):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank {transport.rank} has waited for {TIMEOUT_S:g} s")
+            time.sleep(1e-3)
+    except (AssertionError, TimeoutError) as error:
+        sys.stderr.write(f"rank {transport.rank}: {error}\n")
+        transport.abort(1)
+    sys.stdout.write(f"rank {transport.rank} is well\n")
+    sys.stdout.flush()
+    transport.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,52 @@
+"""The transport over MPI: every case is a job of three processes that do not import MindSpore."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.comm.contract import TransportContract
+
+pytestmark = pytest.mark.mpi
+
+MPIRUN = Path(sys.executable).parent / "mpirun"
+OPTIONS = ["--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root"]
+
+
+def mpi(name, survivors=(0, 1, 2), exit_code=0):
+    """Run a case of ``mpi_rank``; the ranks that live must have come to its end."""
+    command = [MPIRUN, "-n", "3", *OPTIONS, sys.executable, "-m", "tests.comm.mpi_rank", name]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    said = done.stdout + done.stderr
+    well = sorted(line for line in done.stdout.splitlines() if line.endswith("is well"))
+    assert well == [f"rank {rank} is well" for rank in survivors], said
+    assert done.returncode == exit_code, said
+
+
+class TestMPI(TransportContract):
+    @staticmethod
+    def run(case):
+        mpi(case.__name__)
+
+
+def test_broadcast_and_gather_in_rank_order():
+    mpi("collectives")
+
+
+def test_a_killed_actor_is_reported_while_traffic_goes_on():
+    mpi("a_killed_actor", survivors=[0, 1])
+
+
+def test_actors_notice_a_killed_learner():
+    mpi("a_killed_learner", survivors=[1, 2])
+
+
+def test_a_peer_may_be_dead_before_it_is_listened_to():
+    mpi("a_dead_peer_before_it_is_listened_to", survivors=[0, 1])
+
+
+def test_abort_ends_all_ranks_with_its_code():
+    mpi("abort_ends_all_ranks", survivors=[], exit_code=7)

@@ -1,0 +1,88 @@
+"""mindspore_rl's classes on a MindSpore they were not made for."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from impala_ms import compat
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_import_runs_no_init_of_mindspore_rl_and_does_not_sleep():
+    done = run(
+        """
+        import sys, time
+        import impala_ms, mindspore, gymnasium
+        slept = []
+        time.sleep = slept.append
+        from impala_ms import compat
+        package = sys.modules["mindspore_rl"]
+        print(slept, hasattr(package, "__version__"), sys.modules["gym"] is gymnasium)
+        """
+    )
+    assert done.stdout.splitlines()[-1] == "[] False True"
+    assert "Gym has been unmaintained" not in done.stdout + done.stderr
+
+
+def test_the_base_classes_are_those_of_mindspore_rl():
+    names = {
+        "Actor": "mindspore_rl.agent.actor",
+        "Learner": "mindspore_rl.agent.learner",
+        "Trainer": "mindspore_rl.agent.trainer",
+        "Session": "mindspore_rl.core.session",
+    }
+    for name, module in names.items():
+        base = getattr(compat, name)
+        assert isinstance(base, type)
+        assert (base.__name__, base.__module__) == (name, module)
+    assert compat.COLLECT != compat.EVAL
+
+
+def test_the_algorithm_is_built_on_them():
+    from impala_ms.algorithm.impala import actor, learner, session, trainer
+
+    assert issubclass(actor.IMPALAActor, compat.Actor)
+    assert issubclass(learner.IMPALALearner, compat.Learner)
+    assert issubclass(trainer.IMPALATrainer, compat.Trainer)
+    assert issubclass(session.IMPALASession, compat.Session)
+
+
+@pytest.mark.parametrize("name", compat.GONE_OPERATORS)
+def test_placeholders_explain_themselves(name):
+    from mindspore.ops.operations import _rl_inner_ops
+
+    operator = getattr(_rl_inner_ops, name)
+    assert operator.__name__ == name
+    placeholder = compat._gone(name)
+    with pytest.raises(NotImplementedError, match=f"no longer has the operator {name} that"):
+        placeholder(1, key=2)
+
+
+def test_operators_that_are_there_are_left_alone():
+    done = run(
+        """
+        import impala_ms
+        from mindspore.ops.operations import _rl_inner_ops
+        _rl_inner_ops.EnvStep = marker = type("EnvStep", (), {})
+        from impala_ms import compat
+        print(_rl_inner_ops.EnvStep is marker)
+        """
+    )
+    assert done.stdout.splitlines()[-1] == "True"
+
+
+def test_without_mindspore_rl_the_message_says_how_to_install_it(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mindspore_rl")
+    monkeypatch.setattr(compat.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install --no-deps mindspore-rl"):
+        compat._prepare()
+    assert "mindspore_rl" not in sys.modules

@@ -1,0 +1,315 @@
+"""Layout of unrolls and batches: every byte has its place, and nothing is left unwritten."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, non_finite
+
+BASE = {
+    "unroll_length": 3,
+    "num_envs": 2,
+    "observation_shape": (4,),
+    "observation_dtype": np.float32,
+    "action_shape": (),
+    "action_dtype": np.int32,
+    "policy_parameters": 5,
+}
+OTHERS = {
+    "unroll_length": 4,
+    "num_envs": 3,
+    "observation_shape": (2, 2),
+    "observation_dtype": np.uint8,
+    "action_shape": (1,),
+    "action_dtype": np.int64,
+    "policy_parameters": 6,
+}
+# Two values no field holds by chance.
+ABSURD = (0xA5, 0x5A)
+
+
+def random_specs(count):
+    """Specs of all sizes, with odd ones among them."""
+    rng = np.random.default_rng(11)
+    for _ in range(count):
+        yield TrajectorySpec(
+            unroll_length=int(rng.integers(1, 9)),
+            num_envs=int(rng.integers(1, 6)),
+            observation_shape=tuple(rng.integers(1, 5, rng.integers(0, 4)).tolist()),
+            observation_dtype=rng.choice(["u1", "i2", "i8", "f4", "f8"]),
+            action_shape=tuple(rng.integers(1, 4, rng.integers(0, 2)).tolist()),
+            action_dtype=rng.choice(["i4", "i8", "f4"]),
+            policy_parameters=int(rng.integers(1, 7)),
+        )
+
+
+def random_unroll(spec, rng):
+    """``{name: array}`` of random bytes (flags: random booleans)."""
+    unroll = {}
+    for name, (shape, dtype) in spec.fields.items():
+        if dtype == np.bool_:
+            unroll[name] = rng.random(shape) < 0.5
+        else:
+            unroll[name] = rng.integers(-100, 100, shape).astype(dtype)
+    return unroll
+
+
+def assert_same(got, wanted):
+    assert got.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert got[name].dtype == values.dtype, name
+        assert got[name].shape == values.shape, name
+        np.testing.assert_array_equal(got[name], values, err_msg=name)
+
+
+def numbered(spec, number):
+    """An unroll whose every field holds the number."""
+    _, unroll = spec.empty()
+    for values in unroll.values():
+        values[...] = number
+    return unroll
+
+
+class TestSpec:
+    def test_the_table(self):
+        assert TrajectorySpec(**BASE).describe() == {
+            "observation": [[4, 2, 4], "<f4"],
+            "action": [[3, 2], "<i4"],
+            "reward": [[3, 2], "<f4"],
+            "terminated": [[3, 2], "|b1"],
+            "first": [[4, 2], "|b1"],
+            "behaviour_logits": [[3, 2, 5], "<f4"],
+            "episode_return": [[3, 2], "<f4"],
+            "episode_length": [[3, 2], "<i4"],
+            "behaviour_version": [[], "<i8"],
+            "env_steps": [[], "<i8"],
+            "wait_fraction": [[], "<f4"],
+        }
+
+    def test_uint8_observations_stay_uint8(self):
+        spec = TrajectorySpec(**(BASE | {"observation_dtype": "uint8"}))
+        _, unroll = spec.empty()
+        assert unroll["observation"].dtype == np.uint8
+        assert spec.batch(2)["observation"].dtype == np.uint8
+
+    def test_equal_specs_have_equal_digests(self):
+        assert TrajectorySpec(**BASE).digest() == TrajectorySpec(**BASE).digest()
+        as_list = BASE | {"observation_shape": [4], "observation_dtype": "float32"}
+        assert TrajectorySpec(**as_list).digest() == TrajectorySpec(**BASE).digest()
+
+    def test_every_difference_is_another_digest(self):
+        specs = [TrajectorySpec(**(BASE | {key: value})) for key, value in OTHERS.items()]
+        digests = {spec.digest() for spec in [TrajectorySpec(**BASE), *specs]}
+        assert len(digests) == 1 + len(BASE)
+
+    def test_random_layouts_round_trip(self):
+        rng = np.random.default_rng(12)
+        sizes = set()
+        for spec in random_specs(60):
+            unroll = random_unroll(spec, rng)
+            buffer = np.full(spec.nbytes, ABSURD[0], np.uint8)
+            for name, values in spec.views(buffer).items():
+                values[...] = unroll[name]
+            # as bytes over a wire, into a buffer that is not aligned
+            received = np.empty(spec.nbytes + 1, np.uint8)[1:]
+            received[:] = np.frombuffer(buffer.tobytes(), np.uint8)
+            assert_same(spec.views(received), unroll)
+            assert_same(spec.views(buffer.tobytes()), unroll)
+            sizes.add(spec.nbytes)
+        assert len(sizes) > 20
+
+    def test_fields_are_aligned_and_do_not_overlap(self):
+        for spec in random_specs(60):
+            end = 0
+            for name, (shape, dtype) in spec.fields.items():
+                place = spec.places[name]
+                assert place.start % ALIGNMENT_BYTES == 0
+                assert place.start >= end
+                assert place.stop - place.start == dtype.itemsize * np.prod(shape, dtype=int)
+                end = place.stop
+            assert end <= spec.nbytes < end + ALIGNMENT_BYTES
+
+    def test_views_share_the_memory(self):
+        spec = TrajectorySpec(**BASE)
+        buffer, unroll = spec.empty()
+        assert not buffer.any()
+        unroll["reward"][1, 1] = 5.0
+        unroll["env_steps"][...] = 9
+        assert_same(spec.views(buffer), unroll)
+        assert spec.views(buffer)["env_steps"] == 9
+
+    @pytest.mark.parametrize("difference", [-1, 1, -64, 64])
+    def test_a_buffer_of_another_size_is_an_error(self, difference):
+        spec = TrajectorySpec(**BASE)
+        size = spec.nbytes + difference
+        with pytest.raises(ValueError, match=f"has {spec.nbytes} bytes, got {size}"):
+            spec.views(np.zeros(size, np.uint8))
+
+    def test_a_batch_is_contiguous(self):
+        spec = TrajectorySpec(**BASE)
+        batch = spec.batch(7)
+        assert batch.keys() == spec.fields.keys()
+        for name, values in batch.items():
+            shape, dtype = spec.fields[name]
+            assert values.shape == (7, *shape)
+            assert values.dtype == dtype
+            assert values.flags.c_contiguous
+
+
+class TestNonFinite:
+    @pytest.fixture
+    def unroll(self):
+        return numbered(TrajectorySpec(**BASE), 1)
+
+    def test_all_is_well(self, unroll):
+        assert non_finite(unroll) is None
+
+    @pytest.mark.filterwarnings("error")  # they would be the last lines of the learner's log
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize(
+        ("name", "where"),
+        [("reward", (2, 1)), ("observation", (3, 0, 2)), ("behaviour_logits", (0, 1, 4))],
+    )
+    def test_field_step_and_environment_are_named(self, unroll, name, where, value):
+        unroll[name][where] = value
+        step, env = where[:2]
+        problem = f"{name} is {value} at step {step} of an unroll, environment {env}"
+        assert non_finite(unroll) == problem
+
+    @pytest.mark.filterwarnings("error")
+    def test_infinities_that_cancel_are_found(self, unroll):
+        unroll["reward"][0, 0], unroll["reward"][2, 0] = np.inf, -np.inf
+        assert non_finite(unroll) == "reward is inf at step 0 of an unroll, environment 0"
+
+    @pytest.mark.filterwarnings("error")
+    def test_large_finite_values_are_well(self, unroll):
+        unroll["behaviour_logits"][...] = np.finfo(np.float32).min
+        unroll["reward"][...] = np.finfo(np.float32).max
+        assert non_finite(unroll) is None
+        unroll["observation"] = np.full((4, 2, 4), np.finfo(np.float64).max)
+        assert non_finite(unroll) is None
+
+    def test_integers_are_well(self):
+        spec = TrajectorySpec(**(BASE | {"observation_dtype": np.uint8}))
+        assert non_finite(numbered(spec, 1)) is None
+
+
+class TestBatches:
+    @pytest.fixture
+    def spec(self):
+        return TrajectorySpec(**BASE)
+
+    @staticmethod
+    def make(spec, unrolls):
+        """Batches whose slots hold absurd values, another in each batch."""
+        batches = Batches(spec, unrolls)
+        for batch, absurd in zip(batches._free, ABSURD, strict=True):
+            for values in batch.values():
+                values.view(np.uint8)[...] = absurd
+        return batches
+
+    def test_a_batch_holds_its_unrolls_in_order(self):
+        rng = np.random.default_rng(13)
+        for spec in random_specs(20):
+            unrolls = int(rng.integers(1, 5))
+            batches = self.make(spec, unrolls)
+            for _ in range(3):
+                added = [random_unroll(spec, rng) for _ in range(unrolls)]
+                for unroll in added:
+                    batches.add(unroll)
+                batch = batches.take(0.0)
+                wanted = {
+                    name: np.stack([unroll[name] for unroll in added]) for name in spec.fields
+                }
+                assert_same(batch, wanted)
+                batches.give_back(batch)
+
+    def test_add_copies(self, spec):
+        batches, unroll = self.make(spec, 1), numbered(spec, 1)
+        batches.add(unroll)
+        for values in unroll.values():
+            values[...] = 0
+        assert (batches.take(0.0)["reward"] == 1).all()
+
+    def test_a_batch_that_is_not_full_cannot_be_taken(self, spec):
+        batches = self.make(spec, 3)
+        assert batches.take(0.0) is None
+        for _ in range(2):
+            batches.add(numbered(spec, 1))
+        assert batches.take(0.01) is None
+        assert batches.completed == 0
+        batches.add(numbered(spec, 1))
+        assert batches.completed == 1
+        assert batches.take(0.0) is not None
+        assert batches.take(0.0) is None
+
+    def test_there_is_room_for_two_batches(self, spec):
+        batches = self.make(spec, 2)
+        for number in range(4):
+            assert batches.has_room()
+            batches.add(numbered(spec, number))
+        assert not batches.has_room()
+        assert batches.completed == 2
+        with pytest.raises(IndexError):
+            batches.add(numbered(spec, 9))
+
+        first = batches.take(0.0)
+        assert not batches.has_room()  # it is being learned from
+        np.testing.assert_array_equal(first["env_steps"], [0, 1])
+        batches.give_back(first)
+        assert batches.has_room()
+        batches.add(numbered(spec, 4))
+        second = batches.take(0.0)
+        np.testing.assert_array_equal(second["env_steps"], [2, 3])
+        assert batches.take(0.0) is None
+        batches.add(numbered(spec, 5))
+        np.testing.assert_array_equal(batches.take(0.0)["env_steps"], [4, 5])
+        assert batches.completed == 3
+
+    def test_a_batch_in_use_is_not_written_to(self, spec):
+        batches = self.make(spec, 1)
+        batches.add(numbered(spec, 1))
+        in_use = batches.take(0.0)
+        batches.add(numbered(spec, 2))
+        assert (in_use["reward"] == 1).all()
+        assert (batches.take(0.0)["reward"] == 2).all()
+
+    def test_take_waits_for_the_other_thread(self, spec):
+        batches = self.make(spec, 1)
+        thread = threading.Timer(0.1, batches.add, [numbered(spec, 1)])
+        thread.start()
+        began = time.monotonic()
+        batch = batches.take(10.0)
+        thread.join()
+        assert batch is not None
+        assert 0.05 < time.monotonic() - began < 5.0
+
+    def test_two_threads_lose_nothing(self, spec):
+        batches, unrolls, count = self.make(spec, 3), 3, 600
+        problems = []
+
+        def fill():
+            number = 0
+            deadline = time.monotonic() + 20
+            while number < count and time.monotonic() < deadline:
+                if batches.has_room():
+                    batches.add(numbered(spec, number))
+                    number += 1
+                else:
+                    time.sleep(1e-5)
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        seen = []
+        while len(seen) < count and (batch := batches.take(10.0)) is not None:
+            before = {name: values.copy() for name, values in batch.items()}
+            seen += batch["env_steps"].tolist()
+            time.sleep(1e-4)
+            problems += [name for name in batch if (batch[name] != before[name]).any()]
+            batches.give_back(batch)
+        thread.join()
+        assert seen == list(range(count))
+        assert problems == []
+        assert batches.completed == count // unrolls
