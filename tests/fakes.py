@@ -1,5 +1,7 @@
 """Stand-ins whose every output is known in advance."""
 
+import math
+
 import gymnasium
 import numpy as np
 
@@ -59,3 +61,36 @@ class CountingEnv(gymnasium.Env):
 
 
 gymnasium.register("Counting-v0", CountingEnv)
+
+
+def linear_net(observation_shape, num_actions):
+    """A network whose outputs can be worked out by hand; all its weights begin at 0.
+
+    ``logits = policy_weight @ x + policy_bias`` and ``baseline = baseline_weight @ x``, where x is
+    the observation as a vector. On ``CountingEnv`` x is the number of steps.
+    """
+    # here, because processes that only step environments do not load MindSpore
+    import mindspore as ms
+    from mindspore import nn, ops
+
+    from impala_ms.ops.distributions import Categorical
+
+    class LinearNet(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.distribution = Categorical(num_actions)
+            self.size = math.prod(observation_shape)
+            shapes = {
+                "policy_weight": (num_actions, self.size),
+                "policy_bias": (num_actions,),
+                "baseline_weight": (self.size,),
+            }
+            for name, shape in shapes.items():
+                setattr(self, name, ms.Parameter(np.zeros(shape, np.float32), name=name))
+
+        def construct(self, observation):
+            x = observation.astype(ms.float32).reshape((-1, self.size))
+            logits = ops.matmul(x, self.policy_weight.T) + self.policy_bias
+            return logits, ops.matmul(x, self.baseline_weight)
+
+    return LinearNet()

@@ -27,9 +27,14 @@ FINALIZE_S = 3.0
 class MPIPending:
     """A send or collective under way."""
 
-    def __init__(self, request: Any, data: Any, raises: bool) -> None:
-        """Keep ``data`` alive while ``request`` is under way; None: it is not."""
+    def __init__(self, request: Any, data: Any, under_way: set[Any], *, raises: bool) -> None:
+        """Stay in ``under_way``, and keep ``data`` alive, until ``request`` has completed.
+
+        MPI goes on writing to or reading from the buffer of a request that nobody looks after.
+        """
         self._request, self._data, self._raises = request, data, raises
+        self._under_way = under_way
+        under_way.add(self)
 
     def done(self) -> bool:
         """Whether it has completed; a send to a dead rank counts as completed."""
@@ -43,6 +48,7 @@ class MPIPending:
             completed = True
         if completed:
             self._request = self._data = None
+            self._under_way.discard(self)
         return bool(completed)
 
 
@@ -60,6 +66,7 @@ class MPITransport:
         self._requests: dict[int, Any] = {}
         self._arrived: dict[int, Message] = {}
         self._lost: list[int] = []
+        self._under_way: set[MPIPending] = set()
 
     def listen(self, peer: int, capacity_bytes: int) -> None:
         """Post the receive from a peer."""
@@ -111,8 +118,8 @@ class MPITransport:
         try:
             request = self._comm.Issend([data, MPI.BYTE], peer, tag)
         except MPI.Exception:
-            request = None  # dead: the receive posted to it tells
-        return MPIPending(request, data, raises=False)
+            request = MPI.REQUEST_NULL  # dead: the receive posted to it tells
+        return MPIPending(request, data, self._under_way, raises=False)
 
     def lost(self) -> list[int]:
         """Peers whose posted receive failed since the last call."""
@@ -126,11 +133,12 @@ class MPITransport:
             request = self._comm.Igatherv([None, 0, MPI.BYTE], [into, counts, MPI.BYTE])
         else:
             request = self._comm.Igatherv([data, MPI.BYTE], None)
-        return MPIPending(request, (data, into), raises=True)
+        return MPIPending(request, (data, into), self._under_way, raises=True)
 
     def broadcast(self, data: NDArray[Any]) -> MPIPending:
         """``Ibcast`` from rank 0."""
-        return MPIPending(self._comm.Ibcast([data, MPI.BYTE]), data, raises=True)
+        request = self._comm.Ibcast([data, MPI.BYTE])
+        return MPIPending(request, data, self._under_way, raises=True)
 
     def close(self, code: int = 0) -> None:
         """Cancel what is still posted and finalize MPI.

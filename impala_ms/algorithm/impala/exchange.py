@@ -240,8 +240,8 @@ class LearnerExchange:
         if self._spec is None:
             for peer in self.alive:
                 self.transport.release(peer)  # their HELLO, which was held
-        # Also to those that have not spoken yet. Messages live until the transport is closed.
-        self._told = [self.transport.send(peer, STOP, encode({})) for peer in self._left()]
+        for peer in self._left():  # also those that have not spoken yet
+            self.transport.send(peer, STOP, encode({}))
         while self._left() and time.monotonic() < deadline:
             if not self.serve():
                 time.sleep(POLL_S)
@@ -354,4 +354,4 @@ class LearnerExchange:
         left = len(self.alive) + len(self.expected)
         logger.warning("%s: left out, %d actors remain", reason, left)
         if left < self.min_actors:
-            raise RunError(f"{reason}; {left} actors remain, min_actors is {self.min_actors}")
+            raise RunError(f"{reason}; {left} actors remain, the run needs {self.min_actors}")

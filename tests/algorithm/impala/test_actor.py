@@ -1,0 +1,311 @@
+"""The actor on an environment and a network that count: every row by equality."""
+
+from types import SimpleNamespace
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from impala_ms import compat
+from impala_ms.algorithm.impala import actor as module
+from impala_ms.algorithm.impala.actor import IMPALAActor, evaluate
+from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.envs.make import make_vec
+from impala_ms.trajectory import TrajectorySpec
+from tests import compiled, fakes  # noqa: F401  compiled sets graph mode
+
+T, E = 4, 3
+LENGTHS = (2, 3, 5)  # environment e begins with episode e of these
+REWARDS = (1.0, 10.0, 100.0)
+ABSURD = 0xA5
+
+
+def counting(ends="terminated", lengths=LENGTHS, envs=E):
+    return make_vec(
+        "tests.fakes:Counting-v0",
+        num_envs=envs,
+        seeds=list(range(envs)),
+        kwargs={"lengths": lengths, "ends": ends, "rewards": REWARDS},
+    )
+
+
+def make_actor(environment, seed=0):
+    return IMPALAActor(fakes.linear_net((1,), 2), environment, T, np.random.default_rng((seed, 99)))
+
+
+def weights(slope=0.0, bias=0.0):
+    """Action 1 has the logit ``slope * count + bias``, action 0 has 0."""
+    return np.float32([0, slope, 0, bias, 0])
+
+
+def unroll_buffer(environment):
+    """Views of an unroll that nobody has written to yet."""
+    spec = TrajectorySpec(
+        unroll_length=T,
+        num_envs=environment.num_envs,
+        observation_shape=(1,),
+        observation_dtype=np.float32,
+        action_shape=(),
+        action_dtype=np.int32,
+        policy_parameters=2,
+    )
+    return spec.views(np.full(spec.nbytes, ABSURD, np.uint8))
+
+
+def play(actor, unrolls):
+    """So many unrolls with the versions 0, 1, 2 ... as copies."""
+    played = []
+    for version in range(unrolls):
+        actor.set_weights(version, weights(slope=2.0, bias=version))
+        unroll = unroll_buffer(actor.environment)
+        assert actor.act(compat.COLLECT, unroll) is unroll
+        played.append(unroll)
+    return played
+
+
+def timeline(env, rows, lengths=LENGTHS):
+    """What happens in one environment: lists of ``rows`` (observation, first: one more)."""
+    observation, first = [0], [True]
+    reward, over, returns, counts = [], [], [], []
+    episode, step, total = env, 0, 0.0
+    for _ in range(rows):
+        length = lengths[episode % len(lengths)]
+        if step == length:  # the reset row
+            episode, step, total = episode + 1, 0, 0.0
+            reward.append(0.0)
+        else:
+            reward.append(REWARDS[step % 3])
+            total += reward[-1]
+            step += 1
+        ends = step == length and reward[-1] > 0
+        over.append(ends)
+        returns.append(total if ends else 0.0)
+        counts.append(length if ends else 0)
+        observation.append(step)
+        first.append(step == 0)
+    return observation, first, reward, over, returns, counts
+
+
+def expected(rows, lengths=LENGTHS, envs=E):
+    """``timeline`` of all environments as arrays ``[rows, E]``."""
+    columns = zip(*(timeline(env, rows, lengths) for env in range(envs)), strict=True)
+    return [np.array(column).T for column in columns]
+
+
+class TestUnrolls:
+    UNROLLS = 5
+
+    @pytest.fixture(scope="class", params=["terminated", "truncated"])
+    def played(self, request):
+        ends = request.param
+        return ends, play(make_actor(counting(ends)), TestUnrolls.UNROLLS)
+
+    def rows(self, played, name):
+        """A field of all unrolls, one after the other."""
+        values = [unroll[name][:T] for unroll in played[1]]
+        return np.concatenate(values)
+
+    def test_observations_and_first(self, played):
+        observation, first, *_ = expected(T * self.UNROLLS)
+        assert observation.max() == 5
+        for number, unroll in enumerate(played[1]):
+            rows = slice(number * T, (number + 1) * T + 1)
+            np.testing.assert_array_equal(unroll["observation"][..., 0], observation[rows])
+            np.testing.assert_array_equal(unroll["first"], first[rows])
+
+    def test_unrolls_overlap_by_one_observation(self, played):
+        for before, after in zip(played[1][:-1], played[1][1:], strict=True):
+            np.testing.assert_array_equal(before["observation"][T], after["observation"][0])
+            np.testing.assert_array_equal(before["first"][T], after["first"][0])
+
+    def test_rewards_are_raw_and_ends_are_terminations_only(self, played):
+        _, first, reward, over, *_ = expected(T * self.UNROLLS)
+        assert reward.max() == 100
+        assert 5 < over.sum() < 20
+        np.testing.assert_array_equal(self.rows(played, "reward"), reward)
+        terminated = over if played[0] == "terminated" else np.zeros_like(over)
+        np.testing.assert_array_equal(self.rows(played, "terminated"), terminated)
+        # the row after an end is the reset row
+        np.testing.assert_array_equal(first[2:], over[:-1])
+
+    def test_episodes(self, played):
+        *_, returns, counts = expected(T * self.UNROLLS)
+        lengths = self.rows(played, "episode_length")
+        np.testing.assert_array_equal(lengths, counts)
+        ended = lengths > 0
+        assert set(counts[ended]) == set(LENGTHS)
+        np.testing.assert_array_equal(self.rows(played, "episode_return")[ended], returns[ended])
+
+    def test_versions_steps_and_waits(self, played):
+        _, first, *_ = expected(T * self.UNROLLS)
+        for number, unroll in enumerate(played[1]):
+            assert unroll["behaviour_version"] == number
+            assert unroll["env_steps"] == (~first[1 : (number + 1) * T + 1]).sum()
+            assert unroll["wait_fraction"] == 0.0
+
+    def test_logits_are_those_of_the_weights_set_last(self, played):
+        for version, unroll in enumerate(played[1]):
+            count = unroll["observation"][:T, :, 0]
+            wanted = np.stack([np.zeros_like(count), 2.0 * count + version], -1)
+            np.testing.assert_array_equal(unroll["behaviour_logits"], wanted)
+
+    def test_actions_are_drawn_from_the_logits_with_the_actors_generator(self, played):
+        rng = np.random.default_rng((0, 99))
+        for unroll in played[1]:
+            exponential = rng.standard_exponential((T, E, 2), dtype=np.float32)
+            noise = -np.log(exponential)
+            wanted = (unroll["behaviour_logits"] + noise).argmax(-1)
+            np.testing.assert_array_equal(unroll["action"], wanted)
+        assert set(np.unique(self.rows(played, "action"))) == {0, 1}
+
+
+def test_a_seed_gives_the_same_actions_and_another_others():
+    streams = [
+        np.stack([unroll["action"] for unroll in play(make_actor(counting(), seed), 4)])
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(streams[0], streams[1])
+    assert (streams[0] != streams[2]).any()
+
+
+def test_wait_fraction_is_the_share_since_the_last_unroll(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    actor, fractions = make_actor(counting()), []
+    actor.set_weights(0, weights())
+    for seconds, waited in [(10.0, 2.5), (4.0, 3.0), (8.0, 0.0)]:
+        clock.now += seconds
+        actor.wait_s += waited
+        unroll = actor.act(compat.COLLECT, unroll_buffer(actor.environment))
+        fractions.append(float(unroll["wait_fraction"]))
+    assert fractions == [0.25, 0.75, 0.0]
+
+
+class TestWeights:
+    def test_the_compiled_policy_uses_new_weights(self):
+        actor = make_actor(counting())
+        assert actor.version == -1
+        actor.warm_up()
+        assert actor._observation is None  # nothing was played
+        for version, (slope, bias, action) in enumerate([(0, 500, 1), (0, -500, 0), (0, 500, 1)]):
+            flat = weights(slope, bias)
+            actor.set_weights(version, flat)
+            flat[:] = np.nan  # it was copied
+            unroll = actor.act(compat.COLLECT, unroll_buffer(actor.environment))
+            assert (unroll["behaviour_logits"][..., 1] == bias).all()
+            assert (unroll["action"] == action).all()
+            assert unroll["behaviour_version"] == version
+
+    def test_a_network_that_was_compiled_gives_the_logits_of_its_weights(self):
+        policy = IMPALAPolicy((1,), 2, hidden_sizes=[8], activation="relu")
+        actor = IMPALAActor(policy, counting(), T, np.random.default_rng(0))
+        actor.warm_up()
+        rng = np.random.default_rng(1)
+        for _ in range(2):
+            flat = rng.normal(size=actor.weights.size).astype(np.float32)
+            actor.set_weights(0, flat)
+            count = np.float32([[0.0], [1.0], [7.0]])
+            _, logits = actor.get_action(compat.EVAL, count)
+            w1, b1, w2, b2 = np.split(flat[: 8 + 8 + 16 + 2].astype(np.float64), [8, 16, 32])
+            hidden = np.maximum(count @ w1.reshape(1, 8) + b1, 0)
+            np.testing.assert_allclose(logits, hidden @ w2.reshape(2, 8).T + b2, rtol=1e-4)
+
+
+class TestGetAction:
+    def test_the_mode_is_taken_in_evaluation_and_a_sample_in_training(self):
+        actor = make_actor(counting())
+        actor.set_weights(0, weights(slope=1.0, bias=-2.0))
+        observation = np.float32([[0], [1.9], [2.1]])
+        for _ in range(5):
+            action, logits = actor.get_action(compat.EVAL, observation)
+            np.testing.assert_array_equal(action, [0, 0, 1])
+        np.testing.assert_allclose(logits[:, 1], [-2.0, -0.1, 0.1], atol=1e-6)
+        sampled = np.stack([actor.get_action(compat.COLLECT, observation)[0] for _ in range(60)])
+        assert (sampled.mean(0) > 0).all()
+        assert (sampled.mean(0) < 1).all()
+
+
+class TestEvaluate:
+    def test_every_environment_plays_its_share(self):
+        # 7 episodes: 3 of environment 0, 2 of each other, however long they are
+        actor = make_actor(None)
+        actor.set_weights(0, weights())
+        environment = counting(lengths=(2, 11, 30))
+        returns = evaluate(actor, environment, 7, greedy=True, seed=0)
+        of = {2: 11.0, 11: 3 * 111 + 11.0, 30: 10 * 111.0}
+        wanted = [of[2], of[11], of[30], of[11], of[30], of[30], of[2]]
+        assert returns.dtype == np.float64
+        np.testing.assert_array_equal(returns, wanted)
+
+    @staticmethod
+    def cartpole(actor, seed, greedy=False, stop=None):
+        environment = make_vec("CartPole-v1", num_envs=3, seeds=[4, 5, 6])
+        try:
+            return evaluate(actor, environment, 6, greedy=greedy, seed=seed, stop=stop)
+        finally:
+            environment.close()
+
+    @pytest.fixture(scope="class")
+    def balancer(self):
+        actor = IMPALAActor(fakes.linear_net((4,), 2), None, T, np.random.default_rng(7))
+        flat = np.zeros(actor.weights.size, np.float32)
+        flat[4:8] = [0.1, 0.5, 2.0, 2.0]  # push towards the side to which the pole falls
+        actor.set_weights(0, flat)
+        return actor
+
+    def test_the_same_seed_gives_the_same_returns(self, balancer):
+        returns = [self.cartpole(balancer, seed) for seed in (1, 1, 2)]
+        assert returns[0].shape == (6,)
+        np.testing.assert_array_equal(returns[0], returns[1])
+        assert (returns[0] != returns[2]).any()
+
+    def test_greedy_does_not_depend_on_the_seed_and_is_not_a_sample(self, balancer):
+        greedy = [self.cartpole(balancer, seed, greedy=True) for seed in (1, 2)]
+        np.testing.assert_array_equal(*greedy)
+        assert greedy[0].mean() > 2 * self.cartpole(balancer, 1).mean()
+
+    def test_training_goes_on_as_if_there_had_been_no_evaluation(self):
+        streams = []
+        for evaluates in (False, True):
+            actor = make_actor(counting(), seed=3)
+            actor.set_weights(0, weights())
+            unrolls = [actor.act(compat.COLLECT, unroll_buffer(actor.environment))]
+            if evaluates:
+                evaluate(actor, counting(), 4, greedy=False, seed=0)
+            unrolls.append(actor.act(compat.COLLECT, unroll_buffer(actor.environment)))
+            streams.append(unrolls)
+        for without, with_one in zip(*streams, strict=True):
+            for name in ("observation", "first", "action", "env_steps"):
+                np.testing.assert_array_equal(without[name], with_one[name])
+
+    def test_it_can_be_stopped_and_leaves_the_generator_in_place(self, balancer):
+        rng, calls = balancer.rng, []
+
+        def stop():
+            calls.append(True)
+            return len(calls) == 4
+
+        assert self.cartpole(balancer, 1, stop=stop) is None
+        assert len(calls) == 4
+        assert balancer.rng is rng
+
+    def test_an_error_leaves_the_generator_in_place(self, balancer):
+        rng = balancer.rng
+        environment = make_vec("CartPole-v1", num_envs=3, seeds=[4, 5, 6])
+        environment.step = None
+        with pytest.raises(TypeError):
+            evaluate(balancer, environment, 3, greedy=False, seed=1)
+        environment.close()
+        assert balancer.rng is rng
+
+
+def test_the_tensors_of_a_step_share_memory_with_the_unroll_only_while_it_is_computed():
+    # observations are handed over without a copy; what was returned must not change afterwards
+    actor = make_actor(counting())
+    actor.set_weights(0, weights(slope=1.0))
+    first = actor.act(compat.COLLECT, unroll_buffer(actor.environment))
+    kept = {name: values.copy() for name, values in first.items()}
+    actor.act(compat.COLLECT, unroll_buffer(actor.environment))
+    for name, values in kept.items():
+        np.testing.assert_array_equal(first[name], values, err_msg=name)
+    assert isinstance(actor, ms.nn.Cell)
