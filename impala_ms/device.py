@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 
+from impala_ms.lean import import_mindspore
+
 logger = logging.getLogger(__name__)
 
 DEVICE_FILES = {"Ascend": "/dev/davinci[0-9]*", "GPU": "/dev/nvidia[0-9]*"}
@@ -79,6 +81,5 @@ def use(device, threads):
     Compiled Cells in graph mode are used throughout: functions under ``ms.jit`` run in another
     thread, for which the calling one spins, and lose a time slice whenever cores are short.
     """
-    import mindspore as ms
-
+    ms = import_mindspore()
     ms.set_context(mode=ms.GRAPH_MODE, device_target=device, runtime_num_threads=threads)

@@ -93,7 +93,12 @@ def main(algorithm):
     if rank == 0:
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, run.request_stop)
-    sys.exit(be_rank(run, size))
+    code = be_rank(run, size)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is closed. MindSpore's own clean-up at exit would first import its data pipeline.
+    os._exit(code)
 
 
 def run_folder(algorithm, size):

@@ -111,11 +111,13 @@ class IMPALALearner(compat.Learner):
         total = policy_gradient + baseline + entropy
 
         rhos = clip_ratios(log_rhos, None) * valid
-        clip_at = 1.0 if self.rho_bar is None else self.rho_bar
+        clip_at = math.inf if self.rho_bar is None else self.rho_bar
         clipped = (rhos > clip_at).astype(ms.float32).sum() / rows_used
         vs_mean = (vs * valid).sum() / rows_used
         variance = (ops.square(vs - vs_mean) * valid).sum()
-        unexplained = (ops.square(vs - values) * valid).sum()
+        errors = vs - values
+        errors_mean = (errors * valid).sum() / rows_used
+        unexplained = (ops.square(errors - errors_mean) * valid).sum()
         return total, (
             total,
             policy_gradient,

@@ -10,7 +10,6 @@ import time
 from functools import partial
 from types import SimpleNamespace
 
-import mindspore as ms
 import numpy as np
 
 from impala_ms import checkpoint, compat
@@ -18,6 +17,7 @@ from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.config import resolve
 from impala_ms.envs.make import episode_seeds
+from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
 from impala_ms.trajectory import Batches, TrajectorySpec
@@ -110,7 +110,6 @@ class IMPALASession(compat.Session):
 
     def run(self, class_type=None, is_train=True, episode=0, duration=0):
         """Play the part of this rank until the run ends."""
-        ms.set_seed(self.params["seed"])
         actor = None
         if self.actor_exchange is not None:
             actor = self.trainer = self.build_actor()
@@ -160,6 +159,7 @@ class IMPALASession(compat.Session):
     def build_learner(self, spaces, partner):
         """Network, saved state, first weights to the actors, compiled step."""
         config, params, job, exchange = self.config, self.params, self.job, self.learner_exchange
+        set_seed(params["seed"])  # of the first weights; actors get theirs from here
         policy = make_policy(config, spaces)
         learner = resolve(config.algorithm_config["learner"]["type"])(
             policy, config.learner_params, params["total_env_steps"]

@@ -1,0 +1,473 @@
+"""The learner against NumPy in float64: gradients, whole steps of the optimiser, statistics."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from impala_ms.algorithm.impala import config
+from impala_ms.algorithm.impala.learner import INPUTS, STATISTICS, IMPALALearner
+from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.nets.weights import FlatWeights
+from tests.compiled import compiled, one_by_one
+from tests.fakes import linear_net
+
+T, D, A = 5, 3, 4  # steps, size of an observation, actions
+TOTAL_ENV_STEPS = 1000
+
+BASE = config.learner_params | {
+    "lr": 0.1,
+    "gamma": 0.9,
+    "entropy_cost": 0.3,
+    "baseline_cost": 0.7,
+    # so large that the size of the gradient counts, which both optimisers divide out else
+    "optimizer_epsilon": 0.5,
+    "max_grad_norm": None,
+}
+
+
+def make_learner(**changes):
+    return IMPALALearner(linear_net((D,), A), BASE | changes, TOTAL_ENV_STEPS)
+
+
+def random_batch(unrolls, envs, seed=0):
+    """A batch with terminations, truncations and the reset rows after them."""
+    rng = np.random.default_rng(seed)
+    shape = unrolls, T, envs
+    terminated = rng.random(shape) < 0.2
+    ended = terminated | (rng.random(shape) < 0.2)
+    first = np.zeros((unrolls, T + 1, envs), np.bool_)
+    first[:, 0] = rng.random((unrolls, envs)) < 0.5
+    first[:, 2:] = ended[:, :-1]
+    terminated &= ~first[:, 1:]  # nothing ends at a reset row
+    reward = 2.0 * rng.normal(size=shape)
+    reward[first[:, 1:]] = 0.0
+    assert 1 < first[:, 1:].sum() < first[:, 1:].size / 2
+    return {
+        "observation": rng.normal(size=(unrolls, T + 1, envs, D)).astype(np.float32),
+        "action": rng.integers(0, A, shape, np.int32),
+        "reward": reward.astype(np.float32),
+        "terminated": terminated,
+        "first": first,
+        "behaviour_logits": rng.normal(size=(*shape, A)).astype(np.float32),
+    }
+
+
+def random_weights(seed=1):
+    return (0.5 * np.random.default_rng(seed).normal(size=A * D + A + D)).astype(np.float32)
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def by_hand(flat, batch, p):
+    """Gradient of the linear net's loss as a flat array, and the statistics.
+
+    One environment after the other, one step after the other, in float64.
+    """
+    flat = flat.astype(np.float64)
+    policy_weight, policy_bias = flat[: A * D].reshape(A, D), flat[A * D : A * D + A]
+    baseline_weight = flat[A * D + A :]
+    d_policy_weight, d_policy_bias, d_baseline_weight = (
+        np.zeros_like(w) for w in (policy_weight, policy_bias, baseline_weight)
+    )
+    valid_rows = (~batch["first"][:, 1:]).sum()
+    scale = 1.0 / valid_rows if p["loss_reduction"] == "mean" else 1.0
+    policy_loss = baseline_loss = entropy_sum = 0.0
+    rhos, targets, errors = [], [], []
+
+    def bounded(ratio, bar):
+        return ratio if bar is None else min(bar, ratio)
+
+    for s, e in np.ndindex(len(batch["first"]), batch["first"].shape[2]):
+        x = batch["observation"][s, :, e].astype(np.float64)
+        values = x @ baseline_weight
+        following_target, carried = values[T], 0.0
+        for t in reversed(range(T)):
+            reset = batch["first"][s, t + 1, e]
+            action = batch["action"][s, t, e]
+            discount = p["gamma"] * (1.0 - batch["terminated"][s, t, e])
+            reward = float(batch["reward"][s, t, e])
+            if p["reward_clip"] == "abs_one":
+                reward = min(1.0, max(-1.0, reward))
+            elif p["reward_clip"] == "soft_asymmetric":
+                reward = 5 * np.tanh(reward / 5) * (0.3 if reward < 0 else 1.0)
+            log_probs = log_softmax(policy_weight @ x[t] + policy_bias)
+            behaviour = log_softmax(batch["behaviour_logits"][s, t, e].astype(np.float64))
+            ratio = np.exp(log_probs[action] - behaviour[action])
+            if p["correction"] == "vtrace":
+                rho, c = bounded(ratio, p["rho_bar"]), bounded(ratio, p["c_bar"])
+                pg_rho = bounded(ratio, p["pg_rho_bar"])
+            else:
+                rho = c = pg_rho = 1.0
+                if p["correction"] == "one_step_is":
+                    pg_rho = bounded(ratio, p["pg_rho_bar"])
+            if reset:
+                rho = c = pg_rho = 0.0
+
+            delta = rho * (reward + discount * values[t + 1] - values[t])
+            carried = delta + discount * p["lambda_"] * c * carried
+            target = values[t] + carried
+            advantage = pg_rho * (reward + discount * following_target - values[t])
+            following_target = target
+            if reset:
+                continue
+
+            probs = np.exp(log_probs)
+            entropy = -(probs * log_probs).sum()
+            log_prob, weight = log_probs[action], 1.0
+            if p["correction"] == "epsilon":
+                weight = probs[action] / (probs[action] + p["epsilon"])
+                log_prob = np.log(probs[action] + p["epsilon"])
+            policy_loss -= scale * advantage * log_prob
+            baseline_loss += scale * p["baseline_cost"] * 0.5 * (target - values[t]) ** 2
+            entropy_sum += entropy
+            rhos.append(ratio)
+            targets.append(target)
+            errors.append(target - values[t])
+
+            d_logits = -advantage * weight * (np.eye(A)[action] - probs)
+            d_logits += p["entropy_cost"] * probs * (log_probs + entropy)
+            d_value = p["baseline_cost"] * (values[t] - target)
+            d_policy_weight += scale * np.outer(d_logits, x[t])
+            d_policy_bias += scale * d_logits
+            d_baseline_weight += scale * d_value * x[t]
+
+    entropy_loss = -scale * p["entropy_cost"] * entropy_sum
+    gradient = np.concatenate(
+        [d_policy_weight.ravel(), d_policy_bias.ravel(), d_baseline_weight.ravel()]
+    )
+    clipped_at = np.inf if p["rho_bar"] is None else p["rho_bar"]
+    return gradient, {
+        "loss_total": policy_loss + baseline_loss + entropy_loss,
+        "loss_policy_gradient": policy_loss,
+        "loss_baseline": baseline_loss,
+        "loss_entropy": entropy_loss,
+        "entropy": entropy_sum / valid_rows,
+        "rho_mean": np.mean(rhos),
+        "rho_clipped_fraction": np.mean(np.array(rhos) > clipped_at),
+        "gradient_norm": np.sqrt((gradient**2).sum()),
+        "vs_mean": np.mean(targets),
+        "explained_variance": 1.0 - np.var(errors) / np.var(targets),
+    }
+
+
+class OptimizerByHand:
+    """RMSProp and Adam by their formulae."""
+
+    def __init__(self, p):
+        self.p, self.steps = p, 0
+        self.mean = self.velocity = 0.0
+        self.mean_square = 1.0 if p["optimizer"] == "rmsprop" else 0.0  # as TensorFlow begins
+
+    def step(self, flat, gradient, lr):
+        """The new weights."""
+        p, self.steps = self.p, self.steps + 1
+        if p["max_grad_norm"] is not None:
+            gradient = gradient * min(1.0, p["max_grad_norm"] / np.sqrt((gradient**2).sum()))
+        if p["optimizer"] == "rmsprop":
+            decay = p["rmsprop_decay"]
+            self.mean_square = decay * self.mean_square + (1 - decay) * gradient**2
+            scaled = lr * gradient / np.sqrt(self.mean_square + p["optimizer_epsilon"])
+            self.velocity = p["rmsprop_momentum"] * self.velocity + scaled
+            return flat - self.velocity
+        b1, b2 = p["adam_beta1"], p["adam_beta2"]
+        self.mean = b1 * self.mean + (1 - b1) * gradient
+        self.mean_square = b2 * self.mean_square + (1 - b2) * gradient**2
+        rate = lr * np.sqrt(1 - b2**self.steps) / (1 - b1**self.steps)
+        return flat - rate * self.mean / (np.sqrt(self.mean_square) + p["optimizer_epsilon"])
+
+
+def assert_steps_as_by_hand(learner, p, batches, env_steps=0):
+    """Learn from each batch; weights and statistics after each are those by hand."""
+    by_formula, flat = OptimizerByHand(p), random_weights()
+    learner.weights.write(flat)
+    flat = flat.astype(np.float64)
+    for batch in batches:
+        gradient, statistics = by_hand(flat, batch, p)
+        lr = p["lr"] * (1.0 - env_steps / TOTAL_ENV_STEPS if p["lr_schedule"] == "linear" else 1.0)
+        new = by_formula.step(flat, gradient, lr)
+        got = learner.learn(batch, env_steps)
+        assert set(got) == {*STATISTICS, "learning_rate"}
+        assert got.pop("learning_rate") == pytest.approx(lr)
+        for name, value in statistics.items():
+            assert got[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
+        moved = np.abs(new - flat)
+        assert np.median(moved) > 1e-3  # there is something to compare
+        np.testing.assert_allclose(learner.weights.read(), new, atol=1e-3 * moved.max())
+        flat = new
+
+
+class TestOneStepByHand:
+    @pytest.mark.parametrize(
+        ("changes", "unrolls"),
+        [
+            ({"optimizer": "adam", "loss_reduction": "mean"}, 1),
+            ({"optimizer": "adam", "loss_reduction": "sum", "lr_schedule": "constant"}, 2),
+            ({"optimizer": "rmsprop", "loss_reduction": "mean", "rmsprop_momentum": 0.5}, 2),
+            ({"optimizer": "rmsprop", "loss_reduction": "sum", "max_grad_norm": 1.5}, 1),
+            ({"correction": "one_step_is", "pg_rho_bar": 1.3, "reward_clip": "abs_one"}, 2),
+            ({"correction": "epsilon", "epsilon": 0.1, "reward_clip": "soft_asymmetric"}, 2),
+            ({"correction": "none", "lambda_": 0.7}, 2),
+            ({"rho_bar": 1.4, "c_bar": 0.8, "pg_rho_bar": 0.6, "lambda_": 0.9}, 2),
+            ({"rho_bar": None, "c_bar": None, "pg_rho_bar": None, "max_grad_norm": 0.2}, 2),
+        ],
+        ids=str,
+    )
+    def test_weights_move_by_the_amount_computed_by_hand(self, changes, unrolls):
+        p = BASE | changes
+        batches = [random_batch(unrolls, 6 // unrolls, seed) for seed in range(3)]
+        assert_steps_as_by_hand(make_learner(**changes), p, batches, env_steps=250)
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """A learner with what it began with; compiled for S = 2, E = 3."""
+    learner = make_learner(max_grad_norm=40.0)
+    learner.weights.write(random_weights())
+    return learner, learner.named_parameters()
+
+
+@pytest.fixture
+def learner(kept):
+    """The same learner, as it began."""
+    learner, begun = kept
+    put_back(learner, begun)
+    return learner
+
+
+def put_back(learner, values):
+    """Write weights and optimiser state in place."""
+    for name, parameter in learner.parameters_dict().items():
+        parameter.asnumpy()[...] = values[name]
+
+
+def assert_same_parameters(got, wanted):
+    assert got.keys() == wanted.keys()
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(got[name], values, err_msg=name)
+
+
+class TestBatches:
+    def test_the_same_data_in_one_unroll_or_two_is_the_same_step(self, learner):
+        two = random_batch(2, 3)
+        one = {
+            name: np.ascontiguousarray(np.concatenate(list(values), axis=1)[None])
+            for name, values in two.items()
+        }
+        assert one["observation"].shape == (1, T + 1, 6, D)
+        other = make_learner(max_grad_norm=40.0)
+        other.weights.write(random_weights())
+        of_two, of_one = learner.learn(two), other.learn(one)
+        assert of_one == pytest.approx(of_two, rel=1e-5)
+        np.testing.assert_allclose(other.weights.read(), learner.weights.read(), rtol=1e-5)
+        assert (learner.weights.read() != random_weights()).all()
+
+    def test_what_lies_in_reset_rows_does_not_count(self, learner):
+        batch = random_batch(2, 3)
+        reset = batch["first"][:, 1:]
+        wanted = learner.learn(batch)
+        weights = learner.weights.read()
+        put_back(learner, self_parameters := learner.named_parameters())
+        assert self_parameters
+        learner.weights.write(random_weights())
+        batch["reward"][reset] = 99.0
+        batch["action"][reset] = (batch["action"][reset] + 1) % A
+        batch["behaviour_logits"][reset] = -7.0
+        fresh = make_learner(max_grad_norm=40.0)
+        fresh.weights.write(random_weights())
+        assert fresh.learn(batch) == wanted
+        np.testing.assert_array_equal(fresh.weights.read(), weights)
+
+
+class TestWeights:
+    def test_the_compiled_step_uses_weights_that_are_written_and_gives_out_its_own(self, learner):
+        p, batch = BASE | {"max_grad_norm": 40.0}, random_batch(2, 3)
+        for seed in (5, 6):
+            flat = random_weights(seed)
+            learner.weights.write(flat)
+            _, statistics = by_hand(flat, batch, p)
+            assert learner.learn(batch)["loss_total"] == pytest.approx(
+                statistics["loss_total"], rel=1e-4
+            )
+        # an actor that is given the weights sees the step that the learner has made
+        actor_net = linear_net((D,), A)
+        x = batch["observation"][0, 0]
+        actor_net(ms.Tensor(x))  # compiled before
+        actor_weights = FlatWeights(actor_net.get_parameters())
+        for _ in range(2):
+            before = learner.weights.read()
+            learner.learn(batch)
+            flat = learner.weights.read()
+            assert (flat != before).all()
+            actor_weights.write(flat)
+            logits, baseline = (y.asnumpy() for y in actor_net(ms.Tensor(x)))
+            wanted = x @ flat[: A * D].reshape(A, D).T + flat[A * D : A * D + A]
+            np.testing.assert_allclose(logits, wanted, atol=1e-5)
+            np.testing.assert_allclose(baseline, x @ flat[A * D + A :], atol=1e-5)
+
+    def test_warm_up_changes_nothing(self, kept):
+        learner = make_learner()
+        learner.weights.write(random_weights())
+        before = learner.named_parameters()
+        learner.warm_up(random_batch(1, 3))
+        assert_same_parameters(learner.named_parameters(), before)
+
+    def test_named_parameters_are_all_that_a_resumed_run_needs(self, learner):
+        batches = [random_batch(2, 3, seed) for seed in range(4)]
+        for batch in batches[:2]:
+            learner.learn(batch)
+        saved = learner.named_parameters()
+        for batch in batches[2:]:
+            wanted = learner.learn(batch, 300)
+        resumed = make_learner(max_grad_norm=40.0)
+        put_back(resumed, saved)
+        for batch in batches[2:]:
+            assert saved.keys() == resumed.named_parameters().keys()
+            got = resumed.learn(batch, 300)
+        assert got == wanted
+        assert_same_parameters(resumed.named_parameters(), learner.named_parameters())
+        assert any(name.startswith("moment2.") for name in saved)
+
+    def test_named_weights_are_those_of_the_flat_array(self, learner):
+        flat = np.arange(learner.weights.size, dtype=np.float32)
+        learner.weights.write(flat)
+        of_learner = learner.named_parameters()
+        named = learner.named_weights(flat)
+        assert len(named) == 3
+        for name, values in named.items():
+            np.testing.assert_array_equal(of_learner[name], values)
+
+
+class TestLearningRate:
+    def test_the_schedule_reaches_the_optimiser(self, learner):
+        begun, moved = learner.named_parameters(), {}
+        for env_steps in (0, 500, 999, 1000, 2000):
+            put_back(learner, begun)
+            reported = learner.learn(random_batch(2, 3), env_steps)["learning_rate"]
+            assert reported == pytest.approx(0.1 * max(0.0, 1 - env_steps / 1000), abs=1e-12)
+            moved[env_steps] = learner.weights.read().astype(np.float64) - random_weights()
+        assert (moved[0] != 0).all()
+        np.testing.assert_allclose(moved[500], 0.5 * moved[0], rtol=1e-3, atol=1e-7)
+        assert (moved[999] != 0).any()
+        np.testing.assert_array_equal(moved[1000], 0.0)
+        np.testing.assert_array_equal(moved[2000], 0.0)
+
+    def test_constant(self):
+        learner = make_learner(lr_schedule="constant")
+        assert [learner.learning_rate(steps) for steps in (0, 999, 10**9)] == [0.1] * 3
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("reward", np.nan), ("reward", 1e30), ("observation", np.inf), ("observation", np.nan)],
+    )
+    def test_weights_and_optimiser_stay_and_the_next_step_is_as_if_nothing_had_been(
+        self, learner, name, value
+    ):
+        good, bad = random_batch(2, 3), random_batch(2, 3)
+        learner.learn(good)
+        before = learner.named_parameters()
+        wanted = learner.learn(good)
+        after = learner.named_parameters()
+
+        put_back(learner, before)
+        bad[name][1, 2, 0] = value
+        bad["first"][1, 3, 0] = False  # a reset row would be masked
+        statistics = learner.learn(bad, 400)
+        assert not np.isfinite(statistics["loss_total"] + statistics["gradient_norm"])
+        assert_same_parameters(learner.named_parameters(), before)
+        assert learner.learn(good) == wanted
+        assert_same_parameters(learner.named_parameters(), after)
+
+
+class TestGradient:
+    """Of the whole loss, for a network with tanh layers."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def deep(cls):
+        ms.set_seed(2)
+        policy = IMPALAPolicy((D,), A, hidden_sizes=[6, 5], activation="tanh")
+        learner = IMPALALearner(policy, BASE, TOTAL_ENV_STEPS)
+        rng = np.random.default_rng(4)
+        learner.weights.write(rng.normal(size=learner.weights.size).astype(np.float32))
+        return learner
+
+    def test_compiled_and_eager_agree(self, deep):
+        tensors = [ms.Tensor(random_batch(2, 3)[name]) for name in INPUTS]
+        parameters = deep.weights.parameters
+        gradient = ms.value_and_grad(deep.loss, None, parameters, has_aux=True)
+
+        def run():
+            (loss, statistics), gradients = gradient(*tensors)
+            return (
+                loss.asnumpy(),
+                np.array([x.asnumpy() for x in statistics]),
+                [g.asnumpy() for g in gradients],
+            )
+
+        compiled_run = run()
+        with one_by_one():
+            eager_run = run()
+        np.testing.assert_allclose(compiled_run[0], eager_run[0], rtol=1e-5)
+        np.testing.assert_allclose(compiled_run[1], eager_run[1], rtol=1e-4, atol=1e-6)
+        assert len(compiled_run[2]) == len(eager_run[2]) == 8
+        for parameter, a, b in zip(parameters, compiled_run[2], eager_run[2], strict=True):
+            assert a.shape == b.shape == tuple(parameter.shape)
+            assert np.abs(a).min() > 0, parameter.name
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=parameter.name)
+
+    def test_gradient_of_the_values_and_of_the_behaviour(self, learner):
+        # Every row has a value of its own: observation i is the i-th unit vector.
+        rows = T + 1
+        policy = linear_net((rows,), A)
+        net = IMPALALearner(policy, BASE | {"loss_reduction": "sum"}, TOTAL_ENV_STEPS)
+        values = np.random.default_rng(8).normal(size=rows).astype(np.float32)
+        flat = np.zeros(net.weights.size, np.float32)
+        flat[-rows:] = values
+        net.weights.write(flat)
+        batch = random_batch(1, 1, seed=3)
+        batch["first"][...] = False
+        batch["terminated"][...] = False
+        batch["observation"] = np.eye(rows, dtype=np.float32)[None, :, None]
+        batch["behaviour_logits"][...] = 0.0  # on-policy: the target is the discounted return
+        following, targets = float(values[T]), np.empty(T)
+        for t in reversed(range(T)):
+            following = targets[t] = batch["reward"][0, t, 0] + BASE["gamma"] * following
+
+        tensors = [batch[name] for name in INPUTS]
+        gradient = ms.grad(net.loss, 5, policy.baseline_weight, has_aux=True)
+
+        def both(*inputs):
+            return gradient(*inputs)[0]
+
+        of_behaviour, of_values = compiled(both)(*tensors)
+        wanted = np.append(BASE["baseline_cost"] * (values[:T] - targets), 0.0)
+        assert np.abs(wanted[:T]).min() > 0.1
+        np.testing.assert_allclose(of_values, wanted, rtol=1e-4)
+        assert of_behaviour.shape == (1, T, 1, A)
+        np.testing.assert_array_equal(of_behaviour, 0.0)
+
+
+class TestRewardClip:
+    """The environment pays [0, 0, +7]: the loss sees 1, whoever reports returns sees 7."""
+
+    @pytest.mark.parametrize(
+        ("clip", "seen"), [("abs_one", 1.0), ("soft_asymmetric", 4.4267582), ("none", 7.0)]
+    )
+    def test_learns_from_the_clipped_reward(self, clip, seen):
+        batch = random_batch(2, 3)
+        batch["reward"][...] = 0.0
+        batch["reward"][:, 2][~batch["first"][:, 3]] = 7.0
+        raw = batch["reward"].copy()
+        learner = make_learner(reward_clip=clip)
+        learner.weights.write(random_weights())
+        got = learner.learn(batch)
+        np.testing.assert_array_equal(batch["reward"], raw)
+        batch["reward"] *= seen / 7.0
+        gradient, statistics = by_hand(random_weights(), batch, BASE | {"reward_clip": "none"})
+        assert got["loss_total"] == pytest.approx(statistics["loss_total"], rel=1e-4)
+        assert got["gradient_norm"] == pytest.approx(np.sqrt((gradient**2).sum()), rel=1e-4)
