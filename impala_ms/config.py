@@ -92,6 +92,7 @@ class Config:
         """All values, those that differ from config.py marked ``*``, and the derived sizes."""
         draft = _Draft(self.algorithm)
         draft.fill_eval_env()
+        draft.fill_batch_size(self.actors, self.collect_env_params["num_envs"])
         lines = [f"{self.algorithm}: 1 learner + {_count(self.actors, 'actor')}"]
         for path, value in _flatten(self.__dict__, self.algorithm_config):
             default = draft.values.get(path)
@@ -353,6 +354,11 @@ class _Draft:
                 follows = self.values.get(path.replace("eval_env", "collect_env"))
                 self.values[path] = copy.deepcopy(follows)
 
+    def fill_batch_size(self, actors: int, num_envs: int | None) -> None:
+        """Where there is none, make a batch of one unroll of each actor."""
+        if num_envs and self.values.get("trainer.batch_size", 0) is None:
+            self.values["trainer.batch_size"] = actors * num_envs
+
     def finish(self, ranks: int | None, resume: str | None) -> Config:
         """Check everything and build the `Config`, or raise all problems."""
         for path, key in self.keys.items():
@@ -399,7 +405,9 @@ class _Draft:
         if ranks is not None and get("trainer.min_actors", 1) > actors:
             there = "there is" if actors == 1 else "there are"
             problems.append(f"{given('trainer.min_actors')}: {there} {_count(actors, 'actor')}")
-        batch, envs = get("trainer.batch_size"), get("collect_env.num_envs")
+        envs = get("collect_env.num_envs")
+        self.fill_batch_size(actors, envs)
+        batch = get("trainer.batch_size")
         if batch and envs and batch % envs:
             problems.append(
                 f"{given('trainer.batch_size')}: must be a multiple of"

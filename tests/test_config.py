@@ -66,7 +66,10 @@ def a_run(folder, *argv):
 
 def test_no_options_give_what_config_py_says():
     loaded = load()
-    for name in set(SECTIONS) - {"eval_env_params"}:
+    # None: one unroll of each of the two actors
+    batch_size = {"batch_size": 2 * defaults.collect_env_params["num_envs"]}
+    assert loaded.trainer_params == {**defaults.trainer_params, **batch_size}
+    for name in set(SECTIONS) - {"eval_env_params", "trainer_params"}:
         assert getattr(loaded, name) == getattr(defaults, name)
     assert (
         loaded.algorithm_config["learner"]["type"] == defaults.algorithm_config["learner"]["type"]
@@ -649,10 +652,10 @@ def test_markdown_and_help_on_standard_output(capsys):
 
 def test_describe_marks_what_differs_from_config_py():
     lr = defaults.learner_params["lr"]
-    changed = load("--lr", str(lr / 2), "--num_envs", "4", "--batch_size", "12", ranks=4)
+    changed = load("--lr", str(lr / 2), "--num_envs", "4", "--batch_size", "24", ranks=4)
     lines = changed.describe().splitlines()
     assert lines[0] == "impala: 1 learner + 3 actors"
-    assert lines[-1].startswith("S = batch_size / num_envs = 12 / 4 = 3 unrolls")
+    assert lines[-1].startswith("S = batch_size / num_envs = 24 / 4 = 6 unrolls")
     (line,) = [line for line in lines if line[2:].startswith("learner.lr ")]
     assert line.split() == ["*", "learner.lr", str(lr / 2), "(config.py:", f"{lr})"]
     assert sum(line.startswith("*") for line in lines) == 3

@@ -20,12 +20,24 @@ ALLOWED = {
     "envs": ({"gymnasium", "envpool", "numpy"}, set()),
     "comm": ({"numpy"}, set()),
     "checkpoint": ({"mindspore", "numpy"}, {"config"}),
-    "device": ({"mindspore"}, set()),
+    "device": (set(), {"lean"}),
+    "lean": ({"mindspore"}, set()),
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "launch": ({"yaml"}, {"config", "device", "metrics"}),
     "session": (
         {"numpy"},
-        {"checkpoint", "comm", "config", "device", "envs", "metrics", "nets", "ops", "trajectory"},
+        {
+            "checkpoint",
+            "comm",
+            "config",
+            "device",
+            "envs",
+            "lean",
+            "metrics",
+            "nets",
+            "ops",
+            "trajectory",
+        },
     ),
 }
 ALGORITHM = (

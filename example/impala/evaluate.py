@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
+
 from impala_ms import checkpoint, device
 from impala_ms.config import Config, ConfigError
 from impala_ms.envs.make import MakeError
@@ -18,8 +20,12 @@ from impala_ms.envs.make import MakeError
 
 def main(argv=None):
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run_dir", type=Path, help="folder of a run, with config.json and checkpoints")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "run_dir", type=Path, help="folder of a run, with config.json and checkpoints"
+    )
     parser.add_argument("--episodes", type=int, default=20, help="number of episodes (default 20)")
     parser.add_argument("--greedy", action="store_true", help="most likely action, not a sample")
     parser.add_argument(

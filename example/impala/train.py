@@ -3,6 +3,11 @@
 With N = 1, ``python train.py [options]`` does the same in this process.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
+
 from impala_ms.session import main
 
 if __name__ == "__main__":

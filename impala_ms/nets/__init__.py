@@ -1,1 +1,1 @@
-"""Network parts: torsos, heads, and the flat form in which weights travel."""
+"""Network parts: torsos, heads, an optimiser, and the flat form in which weights travel."""

@@ -61,8 +61,10 @@ class Categorical:
         Returns:
             ``[...]`` float32.
         """
-        chosen = ops.gather_elements(logits, -1, ops.expand_dims(action, -1))
-        return ops.squeeze(chosen, -1) - ops.logsumexp(logits, -1)
+        # Not logsumexp: the bits of MindSpore's log depend on how the runtime shares the work among
+        # threads, which it tries out while it runs; a run could not be repeated bit for bit.
+        log_probs = ops.log_softmax(logits, -1)
+        return ops.squeeze(ops.gather_elements(log_probs, -1, ops.expand_dims(action, -1)), -1)
 
     def entropy(self, logits):
         """Entropy in nats.

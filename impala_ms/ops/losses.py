@@ -4,6 +4,8 @@ Input: network outputs and recorded data as ``[T, B]``, from the learner. Output
 differentiate. Losses are sums over valid rows; the learner divides where the mean is wanted.
 """
 
+import math
+
 import mindspore as ms
 from mindspore import ops
 
@@ -64,7 +66,10 @@ def policy_gradient_loss(log_probs, advantages, epsilon=None):
         Espeholt et al. 2018, section 4.2; epsilon: section 5.2.2.
     """
     if epsilon is not None:
-        log_probs = ops.log(ops.exp(log_probs) + epsilon)
+        # log(pi + epsilon), without MindSpore's log for the reason in ops/distributions.py
+        log_epsilon = math.log(epsilon)
+        pair = ops.stack((log_probs, ops.full_like(log_probs, log_epsilon)), -1)
+        log_probs = log_epsilon - ops.log_softmax(pair, -1)[..., 1]
     return -(log_probs * advantages).sum()
 
 
@@ -107,7 +112,7 @@ def clip_rewards(rewards, how):
         ``[T, B]`` float32.
 
     Source:
-        Espeholt et al. 2018, table D.1 (abs_one) and section 5.3.2 (soft asymmetric).
+        Espeholt et al. 2018, appendix D: abs_one for Atari, soft asymmetric for DMLab-30.
     """
     if how == "abs_one":
         one = ms.Tensor(1.0, ms.float32)

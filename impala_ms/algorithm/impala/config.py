@@ -27,10 +27,11 @@ eval_env_params = {
 network_params = {
     "hidden_sizes": [64, 64],
     "activation": "tanh",
+    "options": {},
 }
 
 policy_params = {
-    "distribution": "auto",
+    "eval_greedy": True,
 }
 
 learner_params = {
@@ -62,7 +63,7 @@ trainer_params = {
     "seed": 1,
     "total_env_steps": 600_000,
     "unroll_length": 10,
-    "batch_size": 32,
+    "batch_size": None,
     "synchronous": False,
     "max_policy_lag": None,
     "unrolls_in_flight": 2,
@@ -74,7 +75,6 @@ trainer_params = {
     "checkpoints_kept": 3,
     "eval_interval_updates": 0,
     "eval_episodes": 10,
-    "eval_greedy": True,
     "tensorboard": True,
     "run_dir": None,
 }
@@ -147,14 +147,10 @@ schema = {
     "network_params": {
         "hidden_sizes": ("list of int", "units", ">= 1", "width of each hidden layer"),
         "activation": ("str", "", ["tanh", "relu"], "after each hidden layer"),
+        "options": ("dict", "", "", "further arguments for a network of your own"),
     },
     "policy_params": {
-        "distribution": (
-            "str",
-            "",
-            ["auto", "categorical"],
-            "auto: what the action space asks for",
-        ),
+        "eval_greedy": ("bool", "", "", "evaluate the likeliest action instead of a sampled one"),
     },
     "learner_params": {
         "device": (
@@ -210,10 +206,11 @@ schema = {
         "total_env_steps": ("int", "decisions", ">= 1", "of all actors, until training ends"),
         "unroll_length": ("int", "env steps", ">= 1", "T, rows learned from in one unroll"),
         "batch_size": (
-            "int",
+            "int | None",
             "trajectories of one environment",
             ">= 1",
-            "B per update; S = B / num_envs unrolls, so a multiple of num_envs",
+            "B per update; S = B / num_envs unrolls, so a multiple of num_envs; "
+            "None: one unroll of each actor",
         ),
         "synchronous": (
             "bool",
@@ -236,7 +233,6 @@ schema = {
         "checkpoints_kept": ("int", "checkpoints", ">= 1", "the newest, beside the best"),
         "eval_interval_updates": ("int", "updates", ">= 0", "between two evaluations; 0: never"),
         "eval_episodes": ("int", "episodes", ">= 1", "of one evaluation"),
-        "eval_greedy": ("bool", "", "", "evaluate the likeliest action instead of a sampled one"),
         "tensorboard": ("bool", "", "", "write TensorBoard events"),
         "run_dir": ("str | None", "", "", "of this run; None: `runs/<env>_<time>`"),
     },

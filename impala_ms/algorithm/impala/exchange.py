@@ -5,7 +5,7 @@ rank 0, the newest weights on the others; all of it over ``comm``.
 
     actor    HELLO (spaces)  ->  learner        once; the learner needs no environment
     learner  WEIGHTS         ->  actor          the newest only, at most one under way per actor
-    actor    UNROLL          ->  learner        one receive posted per actor; held while batches are full
+    actor    UNROLL          ->  learner        one receive posted for each; held if no room
     actor 1  EVALUATION      ->  learner        returns and the weights they were played with
     actor    ERROR           ->  learner        an exception on that rank; ends the run
     learner  STOP            ->  actor  BYE ->  learner
@@ -265,7 +265,11 @@ class LearnerExchange:
             busy |= self._handle(message)
         for peer in self.transport.lost():
             self._lose(peer, f"rank {peer} was lost after {self.env_steps.get(peer, 0)} env steps")
-        if self.expected and time.monotonic() > self._began + self.start_timeout_s and not self._stopping:
+        if (
+            self.expected
+            and time.monotonic() > self._began + self.start_timeout_s
+            and not self._stopping
+        ):
             for peer in sorted(self.expected):
                 self._lose(peer, f"rank {peer} has not spoken in {self.start_timeout_s:g} s")
         if self._weights is not None and not self._stopping:
@@ -332,7 +336,9 @@ class LearnerExchange:
             return False
         self.env_steps[peer] = int(unroll["env_steps"])
         if problem := non_finite(unroll):
-            raise RunError(f"rank {peer}, at {self.env_steps[peer]} env steps of its own: {problem}")
+            raise RunError(
+                f"rank {peer}, at {self.env_steps[peer]} env steps of its own: {problem}"
+            )
         used_at = self._first_version + self._batches.completed
         if (
             self.max_policy_lag is not None
@@ -352,6 +358,6 @@ class LearnerExchange:
         if self._stopping or peer in self._said_bye:
             return
         left = len(self.alive) + len(self.expected)
-        logger.warning("%s: left out, %d actors remain", reason, left)
+        logger.warning("%s: left out, actors that remain: %d", reason, left)
         if left < self.min_actors:
-            raise RunError(f"{reason}; {left} actors remain, the run needs {self.min_actors}")
+            raise RunError(f"{reason}; actors that remain: {left}, needed: {self.min_actors}")

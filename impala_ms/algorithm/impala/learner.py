@@ -10,6 +10,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms import compat
+from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops import losses
 from impala_ms.ops.vtrace import clip_ratios
@@ -207,8 +208,7 @@ def make_optimizer(parameters, params):
         ``nn.Optimizer`` whose ``learning_rate`` is a parameter, set before each update.
     """
     if params["optimizer"] == "rmsprop":
-        # MindSpore divides by sqrt(mean_square + epsilon), as the paper's TensorFlow does
-        return nn.RMSProp(
+        return RMSProp(
             parameters,
             params["lr"],
             decay=params["rmsprop_decay"],

@@ -32,7 +32,8 @@ def make_policy(config, spaces):
     """The network for these spaces; its parameters have the same order on every rank."""
     network = resolve(config.algorithm_config["policy_and_network"]["type"])
     observation, action = spaces["observation"], spaces["action"]
-    return network(tuple(observation["shape"]), action["n"], **config.network_params)
+    params = dict(config.network_params)
+    return network(tuple(observation["shape"]), action["n"], **params.pop("options"), **params)
 
 
 def make_actor(config, policy, environment, rng):
@@ -58,7 +59,7 @@ def make_environment(config, kind, num_envs, seeds):
     """The environment of ``collect`` or ``eval``."""
     params = dict(getattr(config, f"{kind}_env_params"))
     params.pop("num_envs")
-    make = resolve(config.algorithm_config[f"{'eval' if kind == 'eval' else 'collect'}_environment"]["type"])
+    make = resolve(config.algorithm_config[f"{kind}_environment"]["type"])
     return make(params.pop("id"), num_envs=num_envs, seeds=seeds, **params)
 
 
@@ -151,7 +152,7 @@ class IMPALASession(compat.Session):
                 evaluate_policy,
                 config,
                 episodes=params["eval_episodes"],
-                greedy=params["eval_greedy"],
+                greedy=config.policy_params["eval_greedy"],
             ),
         )
         return ActorTrainer(parts, params | {"unrolls_per_round": per_round})

@@ -254,10 +254,10 @@ class IMPALATrainer(compat.Trainer):
         row |= {
             "wall_time_s": self.job.wall_time_s(),
             "env_frames": recorder.env_steps * self.params["action_repeat"],
-            "ranks_alive": 1 + len(exchange.alive) if self.partner is None else 1,
+            "ranks_alive": 1 + len(exchange.alive) * exchange.transport.concurrent,
             "total_env_steps": total,
             "eta_s": max(0, total - recorder.env_steps) / speed if speed else None,
-            "actors_expected": self.params["actors"],
+            "actors_expected": self.params["actors"] * exchange.transport.concurrent,
         }
         self.last_row = row
         self.msrl.sinks.write(row)

@@ -15,12 +15,12 @@ T, D, A = 5, 3, 4  # steps, size of an observation, actions
 TOTAL_ENV_STEPS = 1000
 
 BASE = config.learner_params | {
-    "lr": 0.1,
+    "lr": 2.0,
     "gamma": 0.9,
     "entropy_cost": 0.3,
     "baseline_cost": 0.7,
     # so large that the size of the gradient counts, which both optimisers divide out else
-    "optimizer_epsilon": 0.5,
+    "optimizer_epsilon": 0.1,
     "max_grad_norm": None,
 }
 
@@ -204,10 +204,25 @@ class TestOneStepByHand:
         ("changes", "unrolls"),
         [
             ({"optimizer": "adam", "loss_reduction": "mean"}, 1),
-            ({"optimizer": "adam", "loss_reduction": "sum", "lr_schedule": "constant"}, 2),
-            ({"optimizer": "rmsprop", "loss_reduction": "mean", "rmsprop_momentum": 0.5}, 2),
+            (
+                {
+                    "optimizer": "rmsprop",
+                    "loss_reduction": "mean",
+                    "rmsprop_momentum": 0.5,
+                    "lr_schedule": "constant",
+                },
+                2,
+            ),
             ({"optimizer": "rmsprop", "loss_reduction": "sum", "max_grad_norm": 1.5}, 1),
-            ({"correction": "one_step_is", "pg_rho_bar": 1.3, "reward_clip": "abs_one"}, 2),
+            (
+                {
+                    "loss_reduction": "sum",
+                    "correction": "one_step_is",
+                    "pg_rho_bar": 1.3,
+                    "reward_clip": "abs_one",
+                },
+                2,
+            ),
             ({"correction": "epsilon", "epsilon": 0.1, "reward_clip": "soft_asymmetric"}, 2),
             ({"correction": "none", "lambda_": 0.7}, 2),
             ({"rho_bar": 1.4, "c_bar": 0.8, "pg_rho_bar": 0.6, "lambda_": 0.9}, 2),
@@ -264,21 +279,29 @@ class TestBatches:
         np.testing.assert_allclose(other.weights.read(), learner.weights.read(), rtol=1e-5)
         assert (learner.weights.read() != random_weights()).all()
 
-    def test_what_lies_in_reset_rows_does_not_count(self, learner):
+    def test_what_lies_in_reset_rows_does_not_count(self, learner, kept):
         batch = random_batch(2, 3)
+        wanted, weights = learner.learn(batch), learner.weights.read()
         reset = batch["first"][:, 1:]
-        wanted = learner.learn(batch)
-        weights = learner.weights.read()
-        put_back(learner, self_parameters := learner.named_parameters())
-        assert self_parameters
-        learner.weights.write(random_weights())
         batch["reward"][reset] = 99.0
         batch["action"][reset] = (batch["action"][reset] + 1) % A
         batch["behaviour_logits"][reset] = -7.0
-        fresh = make_learner(max_grad_norm=40.0)
-        fresh.weights.write(random_weights())
-        assert fresh.learn(batch) == wanted
-        np.testing.assert_array_equal(fresh.weights.read(), weights)
+        put_back(learner, kept[1])
+        assert learner.learn(batch) == wanted
+        np.testing.assert_array_equal(learner.weights.read(), weights)
+
+    @pytest.mark.parametrize("changes", [{}, {"optimizer": "rmsprop", "correction": "epsilon"}])
+    def test_a_step_can_be_repeated_bit_for_bit(self, learner, changes):
+        # The runtime tries out, over about 15 launches, how to share work among threads.
+        if changes:
+            learner = make_learner(**changes)
+            learner.weights.write(random_weights())
+        batch, begun = random_batch(2, 3), learner.named_parameters()
+        wanted, after = learner.learn(batch), learner.named_parameters()
+        for _ in range(20):
+            put_back(learner, begun)
+            assert learner.learn(batch) == wanted
+            assert_same_parameters(learner.named_parameters(), after)
 
 
 class TestWeights:
@@ -307,13 +330,6 @@ class TestWeights:
             np.testing.assert_allclose(logits, wanted, atol=1e-5)
             np.testing.assert_allclose(baseline, x @ flat[A * D + A :], atol=1e-5)
 
-    def test_warm_up_changes_nothing(self, kept):
-        learner = make_learner()
-        learner.weights.write(random_weights())
-        before = learner.named_parameters()
-        learner.warm_up(random_batch(1, 3))
-        assert_same_parameters(learner.named_parameters(), before)
-
     def test_named_parameters_are_all_that_a_resumed_run_needs(self, learner):
         batches = [random_batch(2, 3, seed) for seed in range(4)]
         for batch in batches[:2]:
@@ -322,9 +338,11 @@ class TestWeights:
         for batch in batches[2:]:
             wanted = learner.learn(batch, 300)
         resumed = make_learner(max_grad_norm=40.0)
+        assert resumed.named_parameters().keys() == saved.keys()
         put_back(resumed, saved)
+        resumed.warm_up(batches[0])
+        assert_same_parameters(resumed.named_parameters(), saved)
         for batch in batches[2:]:
-            assert saved.keys() == resumed.named_parameters().keys()
             got = resumed.learn(batch, 300)
         assert got == wanted
         assert_same_parameters(resumed.named_parameters(), learner.named_parameters())
@@ -346,7 +364,7 @@ class TestLearningRate:
         for env_steps in (0, 500, 999, 1000, 2000):
             put_back(learner, begun)
             reported = learner.learn(random_batch(2, 3), env_steps)["learning_rate"]
-            assert reported == pytest.approx(0.1 * max(0.0, 1 - env_steps / 1000), abs=1e-12)
+            assert reported == pytest.approx(2.0 * max(0.0, 1 - env_steps / 1000), abs=1e-12)
             moved[env_steps] = learner.weights.read().astype(np.float64) - random_weights()
         assert (moved[0] != 0).all()
         np.testing.assert_allclose(moved[500], 0.5 * moved[0], rtol=1e-3, atol=1e-7)
@@ -356,7 +374,7 @@ class TestLearningRate:
 
     def test_constant(self):
         learner = make_learner(lr_schedule="constant")
-        assert [learner.learning_rate(steps) for steps in (0, 999, 10**9)] == [0.1] * 3
+        assert [learner.learning_rate(steps) for steps in (0, 999, 10**9)] == [2.0] * 3
 
 
 class TestNonFinite:
@@ -452,22 +470,17 @@ class TestGradient:
         np.testing.assert_array_equal(of_behaviour, 0.0)
 
 
-class TestRewardClip:
-    """The environment pays [0, 0, +7]: the loss sees 1, whoever reports returns sees 7."""
-
-    @pytest.mark.parametrize(
-        ("clip", "seen"), [("abs_one", 1.0), ("soft_asymmetric", 4.4267582), ("none", 7.0)]
-    )
-    def test_learns_from_the_clipped_reward(self, clip, seen):
-        batch = random_batch(2, 3)
-        batch["reward"][...] = 0.0
-        batch["reward"][:, 2][~batch["first"][:, 3]] = 7.0
-        raw = batch["reward"].copy()
-        learner = make_learner(reward_clip=clip)
-        learner.weights.write(random_weights())
-        got = learner.learn(batch)
-        np.testing.assert_array_equal(batch["reward"], raw)
-        batch["reward"] *= seen / 7.0
-        gradient, statistics = by_hand(random_weights(), batch, BASE | {"reward_clip": "none"})
-        assert got["loss_total"] == pytest.approx(statistics["loss_total"], rel=1e-4)
-        assert got["gradient_norm"] == pytest.approx(np.sqrt((gradient**2).sum()), rel=1e-4)
+def test_learns_from_the_clipped_reward_and_leaves_the_raw_one():
+    # The environment pays +7: the loss sees 1, whoever reports returns sees 7.
+    batch = random_batch(2, 3)
+    batch["reward"][...] = 0.0
+    batch["reward"][:, 2][~batch["first"][:, 3]] = 7.0
+    raw = batch["reward"].copy()
+    learner = make_learner(reward_clip="abs_one")
+    learner.weights.write(random_weights())
+    got = learner.learn(batch)
+    np.testing.assert_array_equal(batch["reward"], raw)
+    batch["reward"] /= 7.0
+    _, statistics = by_hand(random_weights(), batch, BASE)
+    for name, value in statistics.items():
+        assert got[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
