@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from impala_ms.comm.mpi import MPITransport
+from impala_ms.comm.transport import RankLostError
 from tests.comm import contract
 from tests.comm.contract import check, payload, received, sent, until
 
@@ -102,6 +103,29 @@ def a_dead_peer_before_it_is_listened_to(transport):
             lost = transport.lost()
             yield
         check(lost, [2])
+
+
+def a_death_before_or_in_a_collective(transport):
+    """The others are told; nobody waits for ever."""
+    if transport.rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if transport.rank == 0:  # which knows of it before it begins; rank 1 may not
+        transport.listen(2, 1)
+        while not transport.lost():
+            check(transport.poll(), [])
+            yield
+    into = np.zeros((2, 40), np.uint8) if transport.rank == 0 else None
+    data = None if transport.rank == 0 else payload(1, 0, 40)
+    for begin in (
+        lambda: transport.gather(data, into),
+        lambda: transport.broadcast(payload(0, 0, 9)),
+    ):
+        try:
+            yield from until(begin().done)
+        except RankLostError:
+            return
+    # only rank 1 may have given its part without noticing
+    check(transport.rank, 1)
 
 
 def abort_ends_all_ranks(transport):

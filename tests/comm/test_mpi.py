@@ -48,5 +48,9 @@ def test_a_peer_may_be_dead_before_it_is_listened_to():
     mpi("a_dead_peer_before_it_is_listened_to", survivors=[0, 1])
 
 
+def test_a_death_before_or_in_a_collective_is_an_error_and_no_wait():
+    mpi("a_death_before_or_in_a_collective", survivors=[0, 1])
+
+
 def test_abort_ends_all_ranks_with_its_code():
     mpi("abort_ends_all_ranks", survivors=[], exit_code=7)

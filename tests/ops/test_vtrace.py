@@ -199,6 +199,20 @@ class TestInfinities:
         wanted = values + np.exp(20.0) * (rewards - values)
         np.testing.assert_allclose(vs[alone], wanted[alone], rtol=1e-5)
 
+    def test_traces_above_1_over_many_steps_stay_finite_and_within_their_episode(self):
+        # 1.98^200 overflows float32; the first of the two episodes ends at row 199
+        arrays = random_unrolls(400, 2, seed=4, on_policy=True, ends=False)
+        arrays[0][...], arrays[1][199] = np.log(3.0), 0.0
+        run = compiled(partial(vtrace, c_bar=2.0))
+        vs, advantages = run(*arrays)
+        assert np.isfinite(vs).all()
+        assert np.isfinite(advantages).all()
+        changed = [array.copy() for array in arrays]
+        changed[2][200:] += 9.0
+        changed_vs, _ = run(*changed)
+        np.testing.assert_array_equal(changed_vs[:200], vs[:200])
+        assert (changed_vs[300:] != vs[300:]).all()
+
     def test_a_reset_row_has_its_value_as_target_and_no_advantage(self):
         vs, advantages = run_column([1, 0, 1], 0.9, [1, 0, 1], [1, 5, 7], 9)
         assert (vs[1], advantages[1]) == (5.0, 0.0)

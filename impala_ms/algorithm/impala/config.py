@@ -61,7 +61,7 @@ learner_params = {
 
 trainer_params = {
     "seed": 1,
-    "total_env_steps": 600_000,
+    "total_env_steps": 1_000_000,
     "unroll_length": 10,
     "batch_size": None,
     "synchronous": False,

@@ -123,10 +123,11 @@ class ActorExchange:
             time.sleep(POLL_S)
 
     def finish(self, pending):
-        """Wait for a collective; whether it came about: False when a rank is gone."""
+        """Wait for a collective; False when the run ends instead: told to stop, or a rank is gone."""
         try:
             while not pending.done():
-                self.drain()
+                if self.drain():
+                    return False
                 time.sleep(POLL_S)
         except RankLostError:
             logger.warning("a rank is gone: this one stops with the run")

@@ -1,0 +1,438 @@
+"""Both ends of the messages, over a transport in one process: every step is in order."""
+
+import logging
+import time
+
+import numpy as np
+import pytest
+
+from impala_ms.algorithm.impala import exchange as module
+from impala_ms.algorithm.impala.exchange import (
+    BYE,
+    ERROR,
+    EVALUATION,
+    HELLO,
+    STOP,
+    WEIGHTS,
+    ActorExchange,
+    LearnerExchange,
+    RunError,
+    encode,
+    pack_weights,
+    unpack_weights,
+)
+from impala_ms.comm.local import LocalTransport
+from impala_ms.trajectory import Batches, TrajectorySpec
+
+SPEC = TrajectorySpec(
+    unroll_length=3,
+    num_envs=2,
+    observation_shape=(1,),
+    observation_dtype=np.float32,
+    action_shape=(),
+    action_dtype=np.int32,
+    policy_parameters=2,
+)
+SPACES = {"observation": {"shape": [1], "dtype": "float32"}, "action": {"n": 2}}
+WEIGHTS_SIZE = 5
+
+
+class FakeTransport(LocalTransport):
+    """As over MPI the others run at the same time; and some of them may be ``dead``."""
+
+    concurrent = True
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.dead = []
+
+    def lost(self):
+        dead, self.dead = self.dead, []
+        return dead
+
+
+class Group:
+    """A learner and its actors; ``batches`` hold one unroll each."""
+
+    def __init__(self, actors=2, unrolls=1, **options):
+        learner_end, *actor_ends = FakeTransport.connect(1 + actors)
+        settings = {"max_policy_lag": None, "min_actors": 1, "start_timeout_s": 60.0} | options
+        self.learner = LearnerExchange(learner_end, **settings)
+        self.actors = {end.rank: ActorExchange(end) for end in actor_ends}
+        self.batches = Batches(SPEC, unrolls)
+
+    def begin(self, version=0, in_flight=2):
+        """All have spoken, and are ready for unrolls and weights."""
+        for actor in self.actors.values():
+            actor.hello(SPACES)
+            actor.begin(SPEC, in_flight, WEIGHTS_SIZE)
+        assert self.learner.await_hello(len(self.actors), lambda: False) == SPACES
+        self.learner.begin(SPEC, self.batches, WEIGHTS_SIZE, version)
+        self.learner.serve()
+        return self
+
+    def dead(self, rank):
+        self.learner.transport.dead.append(rank)
+
+    def publish(self, version):
+        self.learner.publish(version, np.full(WEIGHTS_SIZE, version, np.float32))
+
+    def send_unroll(self, rank, version=0, ended=(), **fields):
+        """Whether the actor had a buffer free for it; ``first`` marks reset rows."""
+        buffer = self.actors[rank].free_buffer()
+        if buffer is None:
+            return False
+        for values in buffer[1].values():
+            values[...] = 0
+        buffer[1]["behaviour_version"][...] = version
+        for name, value in fields.items():
+            buffer[1][name][...] = value
+        for step, env, episode_return, length in ended:
+            buffer[1]["episode_return"][step, env] = episode_return
+            buffer[1]["episode_length"][step, env] = length
+        self.actors[rank].send_unroll(buffer)
+        return True
+
+
+class TestHello:
+    def test_the_first_is_enough_to_begin_with(self):
+        group = Group()
+        group.actors[2].hello(SPACES)
+        assert group.learner.await_hello(1, lambda: False) == SPACES
+        assert (group.learner.alive, group.learner.expected) == ({2}, {1})
+
+    def test_other_spaces_name_ranks_and_fields(self):
+        group = Group()
+        group.actors[1].hello(SPACES)
+        group.learner.serve()
+        group.actors[2].hello(SPACES | {"action": {"n": 3}})
+        with pytest.raises(RunError) as error:
+            group.learner.serve()
+        assert str(error.value) == (
+            "the action space of rank 2 is {'n': 3}, that of rank 1 is {'n': 2}: all ranks need "
+            "the same environment"
+        )
+
+    def test_other_spaces_of_one_that_comes_late(self):
+        group = Group()
+        group.actors[2].hello(SPACES)
+        group.learner.await_hello(1, lambda: False)
+        group.learner.begin(SPEC, group.batches, WEIGHTS_SIZE, 0)
+        group.actors[1].hello(SPACES | {"observation": {"shape": [4], "dtype": "uint8"}})
+        with pytest.raises(RunError, match=r"observation space of rank 1 is .* of rank 2 is"):
+            group.learner.serve()
+
+    def test_one_that_comes_late_takes_part(self):
+        group = Group()
+        group.actors[2].hello(SPACES)
+        group.learner.await_hello(1, lambda: False)
+        group.learner.begin(SPEC, group.batches, WEIGHTS_SIZE, 0)
+        group.publish(4)
+        group.actors[1].hello(SPACES)
+        group.actors[1].begin(SPEC, 1, WEIGHTS_SIZE)
+        group.learner.serve()
+        group.actors[1].drain()
+        assert group.actors[1].newest_weights()[0] == 4
+        group.send_unroll(1, version=4)
+        group.learner.serve()
+        assert group.learner.take(0.0)["behaviour_version"] == [4]
+
+    def test_waiting_can_be_given_up(self):
+        assert Group().learner.await_hello(1, lambda: True) is None
+
+    def test_silence_is_left_out(self, caplog):
+        group = Group(start_timeout_s=0.05)
+        group.actors[2].hello(SPACES)
+        began = time.monotonic()
+        group.learner.await_hello(2, lambda: False)
+        assert 0.04 < time.monotonic() - began < 5
+        assert (group.learner.alive, group.learner.expected) == ({2}, set())
+        warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert warnings == ["rank 1 has not spoken in 0.05 s: left out, actors that remain: 1"]
+
+    def test_silence_of_too_many_ends_the_run(self):
+        group = Group(start_timeout_s=0.05, min_actors=2)
+        group.actors[2].hello(SPACES)
+        with pytest.raises(RunError, match=r"rank 1 has not spoken .*remain: 1, needed: 2"):
+            group.learner.await_hello(2, lambda: False)
+
+    def test_silence_of_all_ends_the_run(self):
+        group = Group(start_timeout_s=0.05)
+        with pytest.raises(RunError, match=r"rank 2 has not spoken .*remain: 0, needed: 1"):
+            group.learner.await_hello(1, lambda: False)
+
+
+class TestWeights:
+    def test_packed_and_unpacked(self):
+        flat = np.arange(WEIGHTS_SIZE, dtype=np.float32)
+        version, weights, more = unpack_weights(pack_weights(7, flat, [1.5, 2.5]), WEIGHTS_SIZE)
+        assert (version, weights.tolist(), more.tolist()) == (7, flat.tolist(), [1.5, 2.5])
+
+    def test_only_the_newest_and_one_under_way(self):
+        group = Group(actors=1).begin()
+        inbox = group.actors[1].transport._inboxes[1]
+        for version in range(5):
+            group.publish(version)
+            group.learner.serve()
+            assert len(inbox) == 1  # version 0, which the actor has not taken
+        actor = group.actors[1]
+        actor.drain()
+        assert actor.newest_weights()[0] == 0
+        group.learner.serve()
+        actor.drain()
+        version, flat = actor.newest_weights()
+        assert version == 4
+        np.testing.assert_array_equal(flat, np.full(WEIGHTS_SIZE, 4, np.float32))
+
+    def test_the_same_are_not_sent_twice(self):
+        group = Group(actors=1).begin()
+        group.publish(3)
+        group.learner.serve()
+        group.actors[1].drain()
+        assert group.actors[1].newest_weights()[0] == 3
+        for _ in range(3):
+            group.learner.serve()
+        assert not group.actors[1].transport.poll()
+        assert group.actors[1].newest_weights() is None
+
+    def test_of_several_that_have_arrived_the_last_is_taken(self):
+        group = Group(actors=1).begin()
+        for version in (1, 2, 3):
+            message = pack_weights(version, np.zeros(WEIGHTS_SIZE, np.float32))
+            group.learner.transport.send(1, WEIGHTS, message)
+        group.actors[1].drain()
+        assert group.actors[1].newest_weights()[0] == 3
+        assert group.actors[1].newest_weights() is None
+
+    def test_a_slow_actor_holds_up_no_other(self):
+        group = Group().begin()
+        for version in range(3):
+            group.publish(version)
+            group.learner.serve()
+            group.actors[2].drain()
+            assert group.actors[2].newest_weights()[0] == version
+        group.actors[1].drain()
+        assert group.actors[1].newest_weights()[0] == 0
+
+
+class TestUnrolls:
+    def test_are_taken_in_the_order_of_arrival(self):
+        group = Group(unrolls=3).begin()
+        for rank, value in ((2, 1), (1, 2), (2, 3)):
+            assert group.send_unroll(rank, reward=value)
+            group.learner.serve()
+        batch = group.learner.take(0.0)
+        assert batch["reward"][:, 0, 0].tolist() == [1, 2, 3]
+
+    def test_no_room_holds_the_sender_up_and_loses_nothing(self):
+        group = Group(actors=1).begin(in_flight=2)
+        sent = 0
+        for _ in range(10):
+            sent += group.send_unroll(1, reward=sent)
+            group.learner.serve()
+        assert sent == 2 + 2  # two batches of one, and two in flight
+        seen = []
+        while (batch := group.learner.take(0.0)) is not None:
+            seen.append(int(batch["reward"][0, 0, 0]))
+            group.batches.give_back(batch)
+            group.learner.serve()
+        assert seen == [0, 1, 2, 3]
+        assert group.send_unroll(1)
+
+    def test_no_room_lets_other_messages_through(self):
+        group = Group().begin()
+        for _ in range(4):
+            group.send_unroll(1)
+            group.learner.serve()
+        message = pack_weights(2, np.zeros(WEIGHTS_SIZE, np.float32), [1.0])
+        group.actors[2].send(EVALUATION, message, wait=False)
+        group.learner.serve()
+        assert len(group.learner.evaluations) == 1
+
+    def test_steps_are_counted_without_reset_rows(self):
+        group = Group(actors=1, max_policy_lag=0).begin(version=5)
+        first = np.zeros((4, 2), bool)
+        first[0] = True  # belongs to the unroll before
+        first[2, 1] = True
+        group.send_unroll(1, version=4, first=first)
+        group.learner.serve()
+        assert group.learner.env_steps_dropped == 3 * 2 - 1
+
+    def test_too_old_ones_are_dropped_at_the_limit(self):
+        """The version an unroll is used at: batches filled so far, from the one begun with."""
+        group = Group(actors=1, max_policy_lag=2).begin(version=10)
+        used = []
+        for version in (8, 8, 9, 9, 12, 9, 11):  # used at 10, 11: dropped, 11, 12: dropped, ...
+            group.send_unroll(1, version=version)
+            group.learner.serve()
+            while (batch := group.learner.take(0.0)) is not None:
+                used.append(int(batch["behaviour_version"][0]))
+                group.batches.give_back(batch)
+        assert used == [8, 9, 12, 11]
+        assert group.learner.env_steps_dropped == 3 * 6
+        assert [version - behaviour for version, behaviour in enumerate(used, 10)] == [2, 2, 0, 2]
+
+    def test_dropped_ones_count_their_episodes(self):
+        group = Group(actors=1, max_policy_lag=0).begin(version=5)
+        group.send_unroll(1, version=0, ended=[(1, 0, 21.0, 21)])
+        group.learner.serve()
+        assert len(group.learner.episodes) == 1
+
+    def test_finished_episodes(self):
+        group = Group(actors=1).begin()
+        group.send_unroll(1, ended=[(2, 0, 7.5, 3), (0, 1, -1.0, 9)])
+        group.learner.serve()
+        group.send_unroll(1)
+        group.learner.serve()
+        ((returns, lengths),) = group.learner.episodes
+        assert (returns.tolist(), lengths.tolist()) == ([-1.0, 7.5], [9, 3])
+
+    @pytest.mark.parametrize("field", ["reward", "observation", "behaviour_logits"])
+    def test_what_is_not_finite_names_rank_field_and_place(self, field):
+        group = Group().begin()
+        values = np.zeros(SPEC.fields[field][0], np.float32)
+        values[1, 1] = np.inf
+        group.send_unroll(2, env_steps=600, **{field: values})
+        with pytest.raises(RunError) as error:
+            group.learner.serve()
+        assert str(error.value) == (
+            f"rank 2, at 600 env steps of its own: {field} is inf at step 1 of an unroll, "
+            "environment 1"
+        )
+        assert group.learner.take(0.0) is None
+
+
+class TestEvaluation:
+    def test_arrives_with_version_weights_and_returns(self):
+        group = Group().begin()
+        flat = np.arange(WEIGHTS_SIZE, dtype=np.float32)
+        message = pack_weights(30, flat, [10.0, 21.5])
+        group.actors[1].send(EVALUATION, message, wait=False)
+        group.learner.serve()
+        message[:] = 0xA5  # the sender may use it again
+        ((version, weights, returns),) = group.learner.evaluations
+        assert (version, weights.tolist(), returns.tolist()) == (30, flat.tolist(), [10.0, 21.5])
+
+
+class TestEnd:
+    def test_an_error_ends_the_run_with_its_reason(self):
+        group = Group().begin()
+        group.actors[2].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
+        with pytest.raises(RunError) as error:
+            group.learner.serve()
+        assert str(error.value) == "rank 2: KeyError: 7 (worker_2.txt has the traceback)"
+
+    def test_an_error_instead_of_a_hello(self):
+        group = Group()
+        group.actors[2].send(ERROR, encode({"reason": "no such environment"}), wait=False)
+        with pytest.raises(RunError, match="rank 2: no such environment"):
+            group.learner.await_hello(1, lambda: False)
+
+    def test_a_lost_actor_is_left_out(self, caplog):
+        group = Group().begin()
+        group.send_unroll(2, env_steps=600)
+        group.learner.serve()
+        group.dead(2)
+        group.learner.serve()
+        assert group.learner.alive == {1}
+        assert "rank 2 was lost after 600 env steps: left out, actors that remain: 1" in caplog.text
+        group.publish(1)
+        group.learner.serve()
+        assert group.actors[1].transport.poll()
+        assert not group.actors[2].transport.poll()
+
+    def test_too_many_lost_actors_end_the_run(self):
+        group = Group(min_actors=2).begin()
+        group.dead(1)
+        with pytest.raises(RunError, match=r"rank 1 was lost after 0 .*remain: 1, needed: 2"):
+            group.learner.serve()
+
+    def test_a_lost_learner_ends_an_actor(self):
+        group = Group().begin()
+        group.actors[1].transport.dead.append(0)
+        with pytest.raises(RunError, match=r"the learner \(rank 0\) is gone"):
+            group.actors[1].drain()
+
+    def test_what_fails_in_the_thread_is_raised_where_batches_are_taken(self):
+        group = Group().begin()
+        group.learner.start()
+        group.actors[1].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
+        group.learner._thread.join(timeout=5)
+        with pytest.raises(RunError, match="KeyError: 7"):
+            group.learner.take(0.0)
+
+    def test_stop_reaches_every_actor_and_waits_for_their_answers(self):
+        group = Group().begin()
+        answer_when_told(group, 1, 2)
+        assert group.learner.stop()
+        assert all(actor.stopped for actor in group.actors.values())
+
+    def test_unrolls_that_arrive_meanwhile_are_dropped_and_counted(self):
+        group = Group().begin()
+        for _ in range(2):
+            group.send_unroll(1)
+        answer_when_told(group, 1, 2)
+        assert group.learner.stop()
+        assert group.learner.env_steps_dropped == 2 * 6
+        assert group.learner.take(0.0) is None
+
+    def test_stop_reaches_those_too_that_have_not_spoken(self):
+        """One is still making its environments; the other has spoken, but nothing has begun."""
+        group = Group()
+        group.actors[2].hello(SPACES)
+        group.learner.await_hello(1, lambda: False)
+        for actor in group.actors.values():
+            actor.begin(SPEC, 1, WEIGHTS_SIZE)
+        answer_when_told(group, 1, 2, hello=[1])
+        assert group.learner.stop()
+        assert all(actor.stopped for actor in group.actors.values())
+
+    def test_an_actor_that_does_not_answer(self, monkeypatch):
+        monkeypatch.setattr(module, "STOP_S", 0.1)
+        group = Group().begin()
+        answer_when_told(group, 1)
+        began = time.monotonic()
+        assert not group.learner.stop()
+        assert 0.09 < time.monotonic() - began < 5
+
+    def test_an_error_is_an_answer_too(self):
+        group = Group().begin()
+        answer_when_told(group, 1)
+        group.actors[2].send(ERROR, encode({"reason": "late"}), wait=False)
+        assert group.learner.stop()
+
+    def test_actors_lost_meanwhile_are_not_waited_for(self):
+        group = Group().begin()
+        answer_when_told(group, 1)
+        group.dead(2)
+        assert group.learner.stop()
+
+    def test_an_actor_in_the_same_thread_is_left_alone(self):
+        learner_end, actor_end = LocalTransport.connect(2)
+        learner = LearnerExchange(
+            learner_end, max_policy_lag=None, min_actors=1, start_timeout_s=60.0
+        )
+        assert learner.stop()
+        ActorExchange(actor_end).begin(SPEC, 1, WEIGHTS_SIZE)
+        assert not actor_end.poll()
+
+
+def answer_when_told(group, *ranks, hello=()):
+    """Have actors look for messages whenever the learner does, and say BYE to a STOP."""
+    serve, waiting = group.learner.serve, set(ranks)
+
+    def serve_all():
+        for rank in sorted(waiting):
+            if group.actors[rank].drain():
+                waiting.discard(rank)
+                if rank in hello:
+                    group.actors[rank].hello(SPACES)
+                group.actors[rank].send(BYE, encode({}), wait=False)
+        return serve()
+
+    group.learner.serve = serve_all
+
+
+def test_tags_differ():
+    tags = {HELLO, WEIGHTS, module.UNROLL, EVALUATION, ERROR, STOP, BYE}
+    assert len(tags) == 7
