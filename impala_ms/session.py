@@ -159,6 +159,8 @@ def be_rank(run, size):
             failure = failure or explain(error)
     if rank == 0:
         write_status(run, session, failure)
+        if failure and "IMPALA_MS_RUN_DIR" not in os.environ:  # no launcher that would say so
+            run.console.write(f"failed: {failure}\n")
     code = 1 if failure else 0
     if transport is not None:
         if all_answered:

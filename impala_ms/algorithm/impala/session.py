@@ -113,8 +113,10 @@ class IMPALASession(compat.Session):
         """Play the part of this rank until the run ends."""
         actor = None
         if self.actor_exchange is not None:
-            actor = self.trainer = self.build_actor()
-        if self.learner_exchange is not None:
+            actor = self.build_actor()
+        if self.learner_exchange is None:
+            self.trainer = actor
+        else:
             wanted = self.config.actors if self.params["synchronous"] else 1
             spaces = self.learner_exchange.await_hello(wanted, lambda: self.job.stop_requested)
             if spaces is None:

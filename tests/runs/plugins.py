@@ -1,0 +1,67 @@
+"""An environment and a trainer as users bring them along, named in the configuration."""
+
+import json
+import os
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+
+
+class TroubledEnv(CartPoleEnv):
+    """CartPole, with trouble on one rank.
+
+    Args:
+        rank: Where the trouble is.
+        fails_in_reset: Whether ``reset`` raises.
+        fails_at_step: The step, counted from 1 since the environment was made, that raises.
+        nan_at_step: The step that pays NaN.
+        actions: Number of actions.
+    """
+
+    def __init__(self, rank, fails_in_reset=False, fails_at_step=0, nan_at_step=0, actions=2):
+        super().__init__()
+        here = rank == RANK
+        self.fails_in_reset = here and fails_in_reset
+        self.fails_at_step = fails_at_step if here else 0
+        self.nan_at_step = nan_at_step if here else 0
+        self.action_space = gymnasium.spaces.Discrete(actions if here else 2)
+        self.steps = 0
+
+    def reset(self, **kwargs):
+        if self.fails_in_reset:
+            raise KeyError("no track")
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.fails_at_step:
+            raise ValueError(f"the wheel came off\nat step {self.steps}")
+        observation, reward, *rest = super().step(action)
+        return observation, float("nan") if self.steps == self.nan_at_step else reward, *rest
+
+
+class RecordingEnv(CartPoleEnv):
+    """CartPole that writes the seeds it is given to ``seeds_<rank>.txt`` of the run folder."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            with Path(os.environ["IMPALA_MS_RUN_DIR"], f"seeds_{RANK}.txt").open("a") as file:
+                file.write(f"{json.dumps(seed)}\n")
+        return super().reset(seed=seed, options=options)
+
+
+gymnasium.register("Troubled-v0", TroubledEnv, max_episode_steps=500)
+gymnasium.register("Recording-v0", RecordingEnv, max_episode_steps=500)
+
+
+def recording_trainer(parts, params):
+    """The shipped trainer; what the learner begins with goes to ``start_<epoch>.npz``."""
+    from impala_ms.algorithm.impala.trainer import IMPALATrainer
+
+    file = parts.job.run_dir / f"start_{parts.job.epoch}.npz"
+    np.savez(file, **parts.learner.named_parameters())
+    return IMPALATrainer(parts, params)

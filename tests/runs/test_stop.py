@@ -1,0 +1,66 @@
+"""Ctrl-C and SIGTERM at every stage: all ranks gone in ten seconds, one final checkpoint."""
+
+import signal
+
+import pytest
+
+from impala_ms import checkpoint
+from tests.runs.run import FOR_EVER
+
+pytestmark = pytest.mark.mpi
+
+OVER_S = 10.0
+SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
+
+both = pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+)
+
+
+@both
+def test_while_the_ranks_are_started(start, number, code):
+    run = start(3, *FOR_EVER)
+    run.until(lambda: len(run.ranks()) == 3)
+    assert_stopped_before_training(run, number, code)
+
+
+@both
+def test_while_the_actors_wait_for_the_first_weights(start, number, code):
+    run = start(3, *FOR_EVER)
+    run.until(lambda: "unrolls of" in run.log(1))
+    assert_stopped_before_training(run, number, code)
+
+
+def assert_stopped_before_training(run, number, code):
+    returned, took_s = run.stop(number)
+    assert (returned, run.rows(), run.checkpoints()) == (code, [], []), run.lines
+    assert took_s < OVER_S
+    assert run.line("stopped")
+    assert not any("go on with" in line for line in run.lines)  # there is nothing to go on with
+    assert "Traceback" not in "".join(run.log(rank) for rank in range(3))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "number", "code"),
+    [
+        (1, (), signal.SIGINT, 130),
+        (3, (), signal.SIGTERM, 143),
+        (3, SYNCHRONOUS, signal.SIGINT, 130),
+    ],
+    ids=["alone", "asynchronous", "synchronous"],
+)
+def test_while_training(start, ranks, options, number, code):
+    run = start(ranks, *FOR_EVER, *options)
+    run.until_training()
+    assert run.checkpoints() == []  # none is due yet
+    returned, took_s = run.stop(number)
+    assert returned == code, run.lines
+    assert took_s < OVER_S
+    status = run.json("status.json")
+    assert (status["state"], status["exit_code"]) == ("stopped", 0)
+    assert run.checkpoints() == [checkpoint.file_name(status["updates"])]
+    _, state = checkpoint.load(status["checkpoint"])
+    assert state["totals"]["env_steps"] == status["env_steps"] >= run.rows()[-1]["env_steps"]
+    assert run.line("stopped: ").startswith(f"stopped: {status['env_steps']:,} env steps in ")
+    assert run.line("go on with").endswith(f"train.py {ranks} --resume run")
+    assert "Traceback" not in "".join(run.log(rank) for rank in range(ranks))

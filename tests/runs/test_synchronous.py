@@ -1,0 +1,56 @@
+"""Equal seeds give equal weights, bit for bit, when nothing depends on time."""
+
+import pytest
+
+from impala_ms import checkpoint
+
+
+@pytest.fixture(
+    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids="N={}".format
+)
+def runs(request, start_for_all):
+    """Two with one seed and one with another; all at once, which must not matter."""
+    ranks = request.param
+    options = ["--synchronous", "true", "--num_envs", "8", "--batch_size", "16"]
+    options += ["--total_env_steps", "4000", "--log_interval_s", "0.05", "--tensorboard", "false"]
+    runs = [
+        start_for_all(ranks, *options, "--seed", seed, name=f"run{ranks}{number}")
+        for number, seed in enumerate((7, 7, 8))
+    ]
+    for run in runs:
+        assert run.wait() == 0, run.lines
+    return runs
+
+
+@pytest.fixture(scope="module")
+def weights(runs):
+    """Of the last checkpoint of each, ``{name: bytes}``."""
+    return [
+        {
+            name: values.tobytes()
+            for name, values in checkpoint.latest(run.run_dir / "checkpoints")[1].items()
+        }
+        for run in runs
+    ]
+
+
+def test_one_seed_gives_the_same_weights(runs, weights):
+    assert weights[0] == weights[1]
+    assert len(weights[0]) > 10
+    assert {run.json("status.json")["updates"] for run in runs[:2]} == {
+        runs[0].json("status.json")["updates"]
+    }
+
+
+def test_another_seed_gives_others(weights):
+    assert set(weights[0]) == set(weights[2])
+    head = next(name for name in weights[0] if name.endswith("policy_head.weight"))
+    assert weights[0][head] != weights[2][head]
+
+
+def test_no_data_is_old(runs):
+    for run in runs:
+        assert len(run.rows()) > 1
+        assert {row["policy_lag_max"] for row in run.rows()} == {0}
+        assert {row["policy_lag_mean"] for row in run.rows()} == {0}
+        assert {row["env_steps_dropped"] for row in run.rows()} == {0}

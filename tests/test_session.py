@@ -1,0 +1,215 @@
+"""One rank without the others: its status, its exit code, and scripts started by hand."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from impala_ms import config as configuration
+from impala_ms import device, session
+from impala_ms.session import Run
+from tests.conftest import ROOT
+
+TRAIN = ROOT / "example" / "impala" / "train.py"
+
+
+class FakeSession:
+    """What an algorithm's session must have; ``fails`` names the methods that raise."""
+
+    fails = ()
+    answered = True
+    reported = None
+    closed = 0
+
+    def __init__(self, run):
+        self.job = run
+        type(self).made = self
+        self.trouble("__init__")
+
+    def trouble(self, name):
+        if name in self.fails:
+            raise ValueError(f"trouble in {name}\nof the fake")
+
+    def run(self):
+        self.trouble("run")
+
+    def close(self):
+        self.closed += 1
+        self.trouble("close")
+        return self.answered
+
+    def report(self, reason):
+        self.reported = reason
+
+    def summary(self):
+        return {"env_steps": 640, "checkpoint": None}
+
+
+class FakeTransport:
+    ended = None
+
+    def close(self, code):
+        self.ended = "close", code
+
+    def abort(self, code):
+        self.ended = "abort", code
+
+
+@pytest.fixture
+def be_rank(tmp_path, monkeypatch):
+    """``be_rank(rank, **attributes of the session)``: exit code, session and transport."""
+    monkeypatch.setattr(device, "set_thread_limits", lambda threads: None)
+    monkeypatch.setattr(device, "use", lambda target, threads: None)
+    monkeypatch.setattr(device, "choose", lambda wanted: "CPU")
+
+    def be_rank(rank=0, stop_requested=False, **attributes):
+        config = configuration.load("impala", [], 3)
+        fake = type("Fake", (FakeSession,), attributes)
+        config.algorithm_config["session"]["type"] = fake
+        transport = FakeTransport()
+        monkeypatch.setattr(session, "connect", lambda run, size: transport)
+        run = Run(config, tmp_path, rank, None, None, None, time.time(), 0, stop_requested)
+        code = session.be_rank(run, 3)
+        return SimpleNamespace(code=code, session=fake.made, transport=transport)
+
+    return be_rank
+
+
+@pytest.fixture
+def status(tmp_path):
+    return lambda: json.loads((tmp_path / "status.json").read_text())
+
+
+class TestRank:
+    def test_in_good_order(self, be_rank, status):
+        rank = be_rank()
+        assert rank.code == 0
+        assert status() == {
+            "state": "finished",
+            "exit_code": 0,
+            "message": "",
+            "env_steps": 640,
+            "checkpoint": None,
+        }
+        assert rank.session.closed == 1
+        assert rank.transport.ended == ("close", 0)
+
+    def test_stopped_by_the_user(self, be_rank, status):
+        assert be_rank(stop_requested=True).code == 0
+        assert (status()["state"], status()["exit_code"]) == ("stopped", 0)
+
+    def test_a_failure_is_told_in_one_line_and_logged_with_its_traceback(
+        self, be_rank, status, caplog
+    ):
+        rank = be_rank(fails=["run"])
+        assert rank.code == 1
+        assert (status()["state"], status()["exit_code"]) == ("failed", 1)
+        assert status()["message"] == "ValueError: trouble in run of the fake"
+        assert status()["env_steps"] == 640
+        assert rank.session.closed == 1
+        assert rank.transport.ended == ("close", 1)
+        (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert record.exc_info[0] is ValueError
+
+    def test_the_session_cannot_be_made(self, be_rank, status):
+        rank = be_rank(fails=["__init__"])
+        assert rank.code == 1
+        assert status() == {
+            "state": "failed",
+            "exit_code": 1,
+            "message": "ValueError: trouble in __init__ of the fake",
+        }
+
+    def test_closing_fails(self, be_rank, status):
+        assert be_rank(fails=["close"]).code == 1
+        assert status()["message"] == "ValueError: trouble in close of the fake"
+
+    def test_the_first_failure_is_the_reason(self, be_rank, status):
+        assert be_rank(fails=["run", "close"]).code == 1
+        assert status()["message"] == "ValueError: trouble in run of the fake"
+
+    def test_ranks_that_do_not_answer_are_ended(self, be_rank):
+        assert be_rank(answered=False).transport.ended == ("abort", 0)
+
+    def test_an_actor_reports_its_failure_and_writes_no_status(self, be_rank, tmp_path):
+        rank = be_rank(rank=1, fails=["run"])
+        assert rank.code == 1
+        assert rank.session.reported == "ValueError: trouble in run of the fake"
+        assert not (tmp_path / "status.json").exists()
+
+    def test_the_status_appears_whole(self, be_rank, tmp_path):
+        be_rank()
+        assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+class TestExplain:
+    def test_messages_of_this_package_stand_for_themselves(self):
+        error = configuration.ConfigError("a is 1; it must be 2")
+        assert session.explain(error) == "a is 1; it must be 2"
+
+    def test_those_of_others_have_their_class(self):
+        assert session.explain(KeyError("track")) == "KeyError: 'track'"
+        assert session.explain(ZeroDivisionError()) == "ZeroDivisionError"
+
+
+class TestThreads:
+    @pytest.fixture
+    def config(self, monkeypatch):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+        return configuration.load("impala", ["--set", "trainer.actor_threads=2"], 4)
+
+    def test_the_learner_has_what_the_actors_leave(self, config):
+        assert session.threads_of(config, 0) == 8 - 3 * 2
+        assert session.threads_of(config, 1) == 2
+
+    def test_the_learner_has_one_at_least(self, config, monkeypatch):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+        assert session.threads_of(config, 0) == 1
+
+    def test_the_learner_has_as_many_as_the_user_says(self, config):
+        config.learner_params["threads"] = 5
+        assert session.threads_of(config, 0) == 5
+
+
+class TestByHand:
+    """``python train.py`` without the launcher."""
+
+    def train(self, folder, *options, **environment):
+        kept = {name: v for name, v in os.environ.items() if not name.startswith("IMPALA_MS_")}
+        return subprocess.run(
+            [sys.executable, str(TRAIN), *options],
+            cwd=folder,
+            env=kept | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def test_a_run_in_one_process(self, tmp_path):
+        done = self.train(tmp_path, "--total_env_steps", "1000", "--run_dir", "run")
+        assert done.returncode == 0, done.stderr
+        status = json.loads((tmp_path / "run" / "status.json").read_text())
+        assert (status["state"], status["env_steps"] >= 1000) == ("finished", True)
+        assert "Train from one actor, episode" in (tmp_path / "run" / "worker_0.txt").read_text()
+
+    def test_help(self, tmp_path):
+        done = self.train(tmp_path, "--help")
+        assert done.returncode == 0
+        assert "--total_env_steps" in done.stdout
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_mistake(self, tmp_path):
+        done = self.train(tmp_path, "--batch_sise", "8")
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "did you mean --batch_size?" in done.stderr
+
+    def test_several_ranks_need_the_launcher(self, tmp_path):
+        done = self.train(tmp_path, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4")
+        assert done.returncode == 1
+        assert done.stderr == "4 ranks are started by: bash start_standalone.sh train.py 4\n"
