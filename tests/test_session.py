@@ -1,5 +1,6 @@
 """One rank without the others: its status, its exit code, and scripts started by hand."""
 
+import io
 import json
 import logging
 import os
@@ -73,9 +74,12 @@ def be_rank(tmp_path, monkeypatch):
         config.algorithm_config["session"]["type"] = fake
         transport = FakeTransport()
         monkeypatch.setattr(session, "connect", lambda run, size: transport)
-        run = Run(config, tmp_path, rank, None, None, None, time.time(), 0, stop_requested)
+        console = io.StringIO()
+        run = Run(config, tmp_path, rank, None, None, console, time.time(), 0, stop_requested)
         code = session.be_rank(run, 3)
-        return SimpleNamespace(code=code, session=fake.made, transport=transport)
+        return SimpleNamespace(
+            code=code, session=fake.made, transport=transport, said=console.getvalue()
+        )
 
     return be_rank
 
@@ -202,6 +206,12 @@ class TestByHand:
         assert done.returncode == 0
         assert "--total_env_steps" in done.stdout
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_failure_is_told_on_the_terminal(self, tmp_path):
+        done = self.train(tmp_path, "--env", "CartPol-v1")
+        assert done.returncode == 1
+        assert done.stdout.startswith("failed: there is no environment 'CartPol-v1'")
+        assert done.stdout.count("\n") == 1
 
     def test_a_mistake(self, tmp_path):
         done = self.train(tmp_path, "--batch_sise", "8")

@@ -15,7 +15,7 @@ EPISODES = 5
 
 
 @pytest.fixture(
-    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids="N={}".format
+    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids=["alone", "mpi"]
 )
 def run(request, start_for_all):
     run = start_for_all(
@@ -67,13 +67,14 @@ def test_the_best_can_be_played_again(run):
     )
 
 
-class TestEvaluate:
-    @pytest.fixture(scope="class")
-    def copy(self, start_for_all, tmp_path_factory):
-        run = start_for_all(1, "--total_env_steps", "2000", name="short")
-        assert run.wait() == 0, run.lines
-        return shutil.copytree(run.run_dir, tmp_path_factory.mktemp("copy") / "run")
+@pytest.fixture(scope="module")
+def copy(start_for_all, tmp_path_factory):
+    run = start_for_all(1, "--total_env_steps", "2000", name="short")
+    assert run.wait() == 0, run.lines
+    return shutil.copytree(run.run_dir, tmp_path_factory.mktemp("copy") / "run")
 
+
+class TestEvaluate:
     def test_the_newest_with_sampled_actions(self, copy):
         done = evaluate(copy, "--episodes", 4)
         assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ SECRET = "what-nobody-else-is-to-know"
 
 
 @pytest.fixture(
-    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids="N={}".format
+    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids=["alone", "mpi"]
 )
 def run(request, start_for_all, tmp_path_factory):
     ranks = request.param

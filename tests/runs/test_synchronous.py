@@ -1,18 +1,20 @@
 """Equal seeds give equal weights, bit for bit, when nothing depends on time."""
 
+import numpy as np
 import pytest
 
 from impala_ms import checkpoint
 
 
 @pytest.fixture(
-    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids="N={}".format
+    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids=["alone", "mpi"]
 )
 def runs(request, start_for_all):
     """Two with one seed and one with another; all at once, which must not matter."""
     ranks = request.param
     options = ["--synchronous", "true", "--num_envs", "8", "--batch_size", "16"]
     options += ["--total_env_steps", "4000", "--log_interval_s", "0.05", "--tensorboard", "false"]
+    options += ["--set", "trainer.type=tests.runs.plugins:recording_trainer"]
     runs = [
         start_for_all(ranks, *options, "--seed", seed, name=f"run{ranks}{number}")
         for number, seed in enumerate((7, 7, 8))
@@ -54,3 +56,11 @@ def test_no_data_is_old(runs):
         assert {row["policy_lag_max"] for row in run.rows()} == {0}
         assert {row["policy_lag_mean"] for row in run.rows()} == {0}
         assert {row["env_steps_dropped"] for row in run.rows()} == {0}
+
+
+def test_the_first_weights_are_drawn_from_the_seed(runs):
+    first, same, other = (
+        np.load(run.run_dir / "start_0.npz")["policy_head.weight"].tobytes() for run in runs
+    )
+    assert first == same
+    assert first != other

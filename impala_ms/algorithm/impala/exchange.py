@@ -123,7 +123,7 @@ class ActorExchange:
             time.sleep(POLL_S)
 
     def finish(self, pending):
-        """Wait for a collective; False when the run ends instead: told to stop, or a rank is gone."""
+        """Wait for a collective; False if the run ends instead (told to stop, or a rank gone)."""
         try:
             while not pending.done():
                 if self.drain():
