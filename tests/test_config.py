@@ -66,10 +66,7 @@ def a_run(folder, *argv):
 
 def test_no_options_give_what_config_py_says():
     loaded = load()
-    # None: one unroll of each of the two actors
-    batch_size = {"batch_size": 2 * defaults.collect_env_params["num_envs"]}
-    assert loaded.trainer_params == {**defaults.trainer_params, **batch_size}
-    for name in set(SECTIONS) - {"eval_env_params", "trainer_params"}:
+    for name in set(SECTIONS) - {"eval_env_params"}:
         assert getattr(loaded, name) == getattr(defaults, name)
     assert (
         loaded.algorithm_config["learner"]["type"] == defaults.algorithm_config["learner"]["type"]
@@ -648,6 +645,12 @@ def test_markdown_and_help_on_standard_output(capsys):
             load("--nonsense", flag)
         assert caught.value.code == 0
         assert capsys.readouterr().out == config.help_text("impala")
+
+
+def test_without_a_batch_size_a_batch_is_one_unroll_of_each_actor():
+    loaded = load("--batch_size", "null", "--num_envs", "8", ranks=4)
+    assert loaded.trainer_params["batch_size"] == 24
+    assert loaded.unrolls_per_batch == 3
 
 
 def test_describe_marks_what_differs_from_config_py():

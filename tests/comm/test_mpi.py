@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,12 @@ OPTIONS = ["--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root"]
 def mpi(name, survivors=(0, 1, 2), exit_code=0):
     """Run a case of ``mpi_rank``; the ranks that live must have come to its end."""
     command = [MPIRUN, "-n", "3", *OPTIONS, sys.executable, "-m", "tests.comm.mpi_rank", name]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    with tempfile.TemporaryDirectory(prefix="mpi-") as folder:
+        # Jobs that start at the same time now and then fail on the files they share in /tmp.
+        settings = {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_mpi_yield_when_idle": "1"}
+        done = subprocess.run(
+            command, env=os.environ | settings, capture_output=True, text=True, timeout=60
+        )
     said = done.stdout + done.stderr
     well = sorted(line for line in done.stdout.splitlines() if line.endswith("is well"))
     assert well == [f"rank {rank} is well" for rank in survivors], said

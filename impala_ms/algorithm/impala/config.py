@@ -43,8 +43,8 @@ learner_params = {
     "pg_rho_bar": 1.0,
     "lambda_": 1.0,
     "epsilon": 1e-6,
-    "gamma": 0.99,
-    "baseline_cost": 0.05,
+    "gamma": 0.98,
+    "baseline_cost": 0.02,
     "entropy_cost": 0.01,
     "loss_reduction": "mean",
     "reward_clip": "none",
@@ -61,9 +61,9 @@ learner_params = {
 
 trainer_params = {
     "seed": 1,
-    "total_env_steps": 1_000_000,
+    "total_env_steps": 600_000,
     "unroll_length": 10,
-    "batch_size": None,
+    "batch_size": 32,
     "synchronous": False,
     "max_policy_lag": None,
     "unrolls_in_flight": 2,

@@ -7,9 +7,10 @@ import pytest
 
 from impala_ms import compat
 from impala_ms.algorithm.impala import actor as module
+from impala_ms.algorithm.impala import session
 from impala_ms.algorithm.impala.actor import IMPALAActor, evaluate
 from impala_ms.algorithm.impala.network import IMPALAPolicy
-from impala_ms.envs.make import make_vec
+from impala_ms.envs.make import episode_seeds, make_vec
 from impala_ms.trajectory import TrajectorySpec
 from tests import compiled, fakes  # noqa: F401  compiled sets graph mode
 
@@ -266,6 +267,12 @@ class TestEvaluate:
         greedy = [self.cartpole(balancer, seed, greedy=True) for seed in (1, 2)]
         np.testing.assert_array_equal(*greedy)
         assert greedy[0].mean() > 2 * self.cartpole(balancer, 1).mean()
+
+    def test_evaluation_and_every_rank_have_environments_and_actions_of_their_own(self):
+        seeds = [episode_seeds(1, 0, rank, 0, 8) for rank in (0, 1, 2, 99, session.EVALUATION)]
+        assert len(set(np.ravel(seeds))) == 5 * 8
+        actions = [(1, 0, rank, 0, session.ACTIONS) for rank in (0, 1, 2, 99)] + [1]
+        assert len({np.random.default_rng(seed).random() for seed in actions}) == 5
 
     def test_training_goes_on_as_if_there_had_been_no_evaluation(self):
         streams = []
