@@ -12,10 +12,12 @@ import json
 import os
 import selectors
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -217,6 +219,9 @@ class Job:
         marks = {"IMPALA_MS_RUN_DIR": str(run_dir), "IMPALA_MS_STARTED": started}
         self._marks = {f"{name}={value}".encode() for name, value in marks.items()}
 
+        # Jobs that start at the same time and share one folder for Open MPI's sockets disturb
+        # each other: about one start in fifty failed so.
+        self._scratch = tempfile.mkdtemp(prefix="impala_ms_")
         self._signals, self._wake = socket.socketpair()
         self._signals.setblocking(False)
         self._wake.setblocking(False)
@@ -227,7 +232,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=MPI_SETTINGS | os.environ | marks,
+            env=MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": self._scratch} | os.environ | marks,
             # Ctrl-C in a terminal goes to every process of the session: mpirun would take it for
             # an order to kill the ranks.
             start_new_session=True,
@@ -259,6 +264,7 @@ class Job:
         while self._take_output():
             pass
         self._kill()
+        shutil.rmtree(self._scratch, ignore_errors=True)
         if self._display is not None:
             self._display.close()
         signal.set_wakeup_fd(-1)

@@ -27,7 +27,16 @@ def run(request, start_for_all, tmp_path_factory):
         environment["PYTHONPATH"] = f"{broken.parent}:{ROOT}"
     run = start_for_all(
         ranks,
-        *["--total_env_steps", TOTAL, "--num_envs", ENVS, "--unroll_length", UNROLL],
+        *[
+            "--total_env_steps",
+            TOTAL,
+            "--num_envs",
+            ENVS,
+            "--batch_size",
+            "null",
+            "--unroll_length",
+            UNROLL,
+        ],
         *["--log_interval_s", "0.05", "--checkpoint_interval_s", "0.05"],
         name=f"run{ranks}",
         **environment,

@@ -16,7 +16,17 @@ STEPS = 6000
 def finished(start_for_all):
     """A finished run with an environment and a trainer of the user's own."""
     run = start_for_all(
-        *[RANKS, "--total_env_steps", STEPS, "--env", f"{OWN}:Recording-v0", "--num_envs", "4"],
+        *[
+            RANKS,
+            "--total_env_steps",
+            STEPS,
+            "--env",
+            f"{OWN}:Recording-v0",
+            "--num_envs",
+            "4",
+            "--batch_size",
+            "null",
+        ],
         *["--set", f"trainer.type={OWN}:recording_trainer", "--log_interval_s", "0.05"],
         *["--checkpoint_interval_s", "0.05"],
     )
