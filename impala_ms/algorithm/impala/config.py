@@ -49,7 +49,7 @@ learner_params = {
     "loss_reduction": "mean",
     "reward_clip": "none",
     "optimizer": "adam",
-    "lr": 0.005,
+    "lr": 0.002,
     "lr_schedule": "linear",
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
