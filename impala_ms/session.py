@@ -89,10 +89,11 @@ def main(algorithm):
     config = configuration.Config.from_json(json.loads((folder / "config.json").read_text()))
     epoch = len(list(folder.glob("config.[0-9]*.json")))
     run = Run(config, folder, rank, None, None, console, started, epoch)
-    run.stop_requested = bool(stop)
     if rank == 0:
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, run.request_stop)
+    if stop:  # asked after the new handler is in place, so that no signal falls between the two
+        run.request_stop()
     code = be_rank(run, size)
     logging.shutdown()
     sys.stdout.flush()

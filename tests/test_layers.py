@@ -14,7 +14,7 @@ HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool"}
 ALLOWED = {
     "trajectory": ({"numpy"}, set()),
     "config": ({"numpy", "yaml"}, set()),
-    "metrics": ({"numpy", "tensorboardX", "rich"}, set()),
+    "metrics": ({"numpy", "tensorboardX"}, set()),
     "ops": ({"mindspore", "numpy"}, set()),
     "nets": ({"mindspore", "numpy"}, {"ops"}),
     "envs": ({"gymnasium", "envpool", "numpy"}, set()),

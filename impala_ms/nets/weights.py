@@ -33,8 +33,8 @@ class FlatWeights:
     def write(self, flat):
         """Put ``[size]`` float32 values into the parameters, seen by compiled code at once.
 
-        On the CPU ``asnumpy`` is a view of the parameter's own memory. ``set_data`` would not
-        do: code that is already compiled may keep the old array.
+        On the CPU ``asnumpy`` is a view of the parameter's own memory: a plain copy, which code
+        under ``ms.jit`` would see too (it does not see ``set_data``; Cells in graph mode do).
         """
         for parameter, values in self.split(flat):
             parameter.asnumpy()[...] = values

@@ -238,9 +238,6 @@ class LearnerExchange:
         if not self.transport.concurrent:
             return True  # the actor is in this thread and has been left alone
         deadline = time.monotonic() + STOP_S
-        if self._spec is None:
-            for peer in self.alive:
-                self.transport.release(peer)  # their HELLO, which was held
         for peer in self._left():  # also those that have not spoken yet
             self.transport.send(peer, STOP, encode({}))
         while self._left() and time.monotonic() < deadline:
@@ -290,10 +287,9 @@ class LearnerExchange:
         if tag == HELLO:
             if peer not in self.alive:
                 self._greet(peer, decode(data)["spaces"])
-            elif self._spec is None and not self._stopping:
+            if self._spec is None and not self._stopping:
                 return False  # held until the sizes of further messages are known
-            if self._spec is not None or self._stopping:
-                self.transport.release(peer, self._capacity)
+            self.transport.release(peer, self._capacity)
             return True
         if tag == UNROLL and not self.take_unroll(peer, self._spec.views(data)):
             return False

@@ -15,6 +15,7 @@ import numpy as np
 from impala_ms import checkpoint, compat
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
+from impala_ms.algorithm.impala.trainer import ActorTrainer
 from impala_ms.config import resolve
 from impala_ms.envs.make import episode_seeds
 from impala_ms.lean import set_seed
@@ -128,8 +129,6 @@ class IMPALASession(compat.Session):
 
     def build_actor(self):
         """Environment, network, compiled policy; the learner prepares at the same time."""
-        from impala_ms.algorithm.impala.trainer import ActorTrainer
-
         config, params, exchange = self.config, self.params, self.actor_exchange
         rank, epoch, envs = self.job.rank, self.job.epoch, config.collect_env_params["num_envs"]
         actor_rank = exchange.transport.rank
