@@ -53,7 +53,7 @@ class IMPALALearner(compat.Learner):
         self.pg_rho_bar, self.lambda_ = params["pg_rho_bar"], params["lambda_"]
         self.baseline_cost, self.entropy_cost = params["baseline_cost"], params["entropy_cost"]
         self.mean = params["loss_reduction"] == "mean"
-        self.reward_clip = params["reward_clip"]
+        self.reward_clip, self.reward_scale = params["reward_clip"], params["reward_scale"]
         self.max_grad_norm = params["max_grad_norm"] or math.inf
         self.optimizer = make_optimizer(policy.trainable_params(), params)
         self.weights = FlatWeights(policy.get_parameters())
@@ -96,7 +96,7 @@ class IMPALALearner(compat.Learner):
             log_rhos,
             reset,
             self.gamma * (1.0 - terminated.astype(ms.float32)),
-            losses.clip_rewards(reward, self.reward_clip),
+            self.reward_scale * losses.clip_rewards(reward, self.reward_clip),
             values,
             bootstrap_value,
             rho_bar=self.rho_bar,
