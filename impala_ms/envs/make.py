@@ -37,6 +37,7 @@ def make_vec(
     kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
     action_repeat: int = 1,
+    frame_stack: int = 1,
 ) -> VectorEnvironment:
     """Make ``num_envs`` environments that are stepped together.
 

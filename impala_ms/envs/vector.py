@@ -43,6 +43,9 @@ class VectorEnvironment:
     Arrays that ``step`` and ``reset`` return are valid until the next call: copy what is to stay.
 
     Attributes:
+        frame_stack: Newest frames that the policy sees as one observation; the actor stacks them.
+        action_mask: ``[E, M]`` bool, the actions allowed after the observations returned last, or
+            None where the environment allows all of them always.
         id: The id the environments were made from.
         num_envs: Number of environments, E.
         observation_shape: Shape of one observation.
@@ -53,6 +56,9 @@ class VectorEnvironment:
         finished: Of the episodes that ended at the last step: the indices of their environments,
             their returns (float64, raw rewards) and their lengths in steps without reset rows.
     """
+
+    frame_stack = 1
+    action_mask: NDArray[np.bool_] | None = None
 
     def __init__(
         self,
@@ -87,7 +93,12 @@ class VectorEnvironment:
     def spaces(self) -> dict[str, dict[str, Any]]:
         """Both spaces as plain JSON values, equal exactly when the spaces are."""
         observation, action = self._spaces
-        return {"observation": _describe(observation), "action": _describe(action)}
+        return {
+            "observation": _describe(observation),
+            "action": _describe(action),
+            "action_mask": 0,
+            "frame_stack": self.frame_stack,
+        }
 
     def reset(self, seeds: Sequence[int] | None = None) -> NDArray[Any]:
         """Begin a new episode everywhere.

@@ -12,6 +12,7 @@ collect_env_params = {
     "kwargs": {},
     "max_episode_steps": None,
     "action_repeat": 1,
+    "frame_stack": 1,
 }
 
 # None: as in collect_env_params.
@@ -22,11 +23,16 @@ eval_env_params = {
     "kwargs": None,
     "max_episode_steps": None,
     "action_repeat": None,
+    "frame_stack": None,
 }
 
 network_params = {
+    "torso": "mlp",
     "hidden_sizes": [64, 64],
     "activation": "tanh",
+    "core": "none",
+    "core_size": 256,
+    "last_action_reward": False,
     "options": {},
 }
 
@@ -144,11 +150,21 @@ schema = {
             ">= 1",
             "only counted: env_frames = env_steps x action_repeat",
         ),
+        "frame_stack": ("int", "frames", ">= 1", "newest frames that are one observation"),
     },
     "network_params": {
-        "hidden_sizes": ("list of int", "units", ">= 1", "width of each hidden layer"),
-        "activation": ("str", "", ["tanh", "relu"], "after each hidden layer"),
-        "options": ("dict", "", "", "further arguments for a network of your own"),
+        "torso": (
+            "str",
+            "",
+            "",
+            "mlp; for images shallow, nature or resnet; module:Class or file.py:Class",
+        ),
+        "hidden_sizes": ("list of int", "units", ">= 1", "width of each hidden layer of an mlp"),
+        "activation": ("str", "", ["tanh", "relu"], "after each hidden layer of an mlp"),
+        "core": ("str", "", ["none", "lstm"], "memory behind the torso"),
+        "core_size": ("int", "units", ">= 1", "of the core"),
+        "last_action_reward": ("bool", "", "", "last action and reward are inputs too"),
+        "options": ("dict", "", "", "further arguments for a torso or network of your own"),
     },
     "policy_params": {
         "eval_greedy": ("bool", "", "", "evaluate the likeliest action instead of a sampled one"),
