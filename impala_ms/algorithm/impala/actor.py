@@ -146,6 +146,16 @@ class IMPALAActor(compat.Actor):
         action, logits, *state = self(*arguments)
         return action.asnumpy(), logits.asnumpy(), state[0].asnumpy()[0] if state else None
 
+    def get_action(self, phase, params):
+        """As ``decide``, with random numbers drawn here.
+
+        Args:
+            phase: ``compat.COLLECT`` to sample, ``compat.EVAL`` for the mode.
+            params: ``Stream``.
+        """
+        noise = self.distribution.noise(self.rng, (params.environment.num_envs,))
+        return self.decide(params, np.zeros_like(noise) if phase == compat.EVAL else noise)
+
     def set_weights(self, version, flat):
         """Use new weights from the next unroll on; ``flat`` is copied."""
         self.weights.write(flat)
@@ -154,7 +164,8 @@ class IMPALAActor(compat.Actor):
     def begin(self):
         """Begin the first episodes and compile; needs no weights, so it can be done in waiting."""
         self._stream = Stream(self.environment, self.policy)
-        self.decide(self._stream, self.distribution.noise(np.random.default_rng(0), (self.environment.num_envs,)))
+        noise = self.distribution.noise(np.random.default_rng(), (self.environment.num_envs,))
+        self.decide(self._stream, noise)
 
     def act(self, phase, params):
         """Play one unroll of T steps into ``params``.
@@ -166,6 +177,8 @@ class IMPALAActor(compat.Actor):
         Returns:
             ``params``.
         """
+        if self._stream is None:
+            self.begin()
         unroll, stream, environment = params, self._stream, self.environment
         names = [name for name in unroll if name.startswith("observation")]
 
@@ -229,19 +242,22 @@ def evaluate(actor, environment, episodes, *, greedy, seed, stop=None):
     envs = environment.num_envs
     quota = np.full(envs, episodes // envs)
     quota[: episodes % envs] += 1
-    rng = np.random.default_rng(seed)
     returns = [[] for _ in range(envs)]
     stream = Stream(environment, actor.policy)
-    while quota.any():
-        if stop is not None and stop():
-            return None
-        noise = actor.distribution.noise(rng, (envs,))
-        action, _, state = actor.decide(stream, np.zeros_like(noise) if greedy else noise)
-        stream.step(action, state)
-        for env, value, _ in zip(*environment.finished, strict=True):
-            if quota[env]:
-                quota[env] -= 1
-                returns[env].append(value)
+    phase = compat.EVAL if greedy else compat.COLLECT
+    rng, actor.rng = actor.rng, np.random.default_rng(seed)
+    try:
+        while quota.any():
+            if stop is not None and stop():
+                return None
+            action, _, state = actor.get_action(phase, stream)
+            stream.step(action, state)
+            for env, value, _ in zip(*environment.finished, strict=True):
+                if quota[env]:
+                    quota[env] -= 1
+                    returns[env].append(value)
+    finally:
+        actor.rng = rng
     return np.concatenate(returns)
 
 

@@ -85,20 +85,7 @@ class IMPALALearner(compat.Learner):
             ``(loss, statistics)``: scalar float32 and a tuple of scalars, in the order of
             ``STATISTICS`` without ``gradient_norm``.
         """
-        unrolls, rows, envs = first.shape
-        if isinstance(observation, tuple):
-            flat = ()
-            for part in observation:
-                flat += (part.reshape((-1, *part.shape[3:])),)
-        else:
-            flat = observation.reshape((-1, *observation.shape[3:]))
-        if self.policy_inputs:
-            outputs = self.policy(flat, self.inputs_of_rows(action, reward, first, before))
-        else:
-            outputs = self.policy(flat)
-        logits, values = outputs[0], outputs[1]
-        logits = time_major(logits.reshape((unrolls, rows, envs, -1)))
-        values = time_major(values.reshape(first.shape))
+        logits, values = self.forward(observation, action, reward, first, before)
         action, reward = time_major(action), time_major(reward)
         terminated, first = time_major(terminated), time_major(first)
         behaviour_logits = time_major(behaviour_logits)
@@ -152,6 +139,22 @@ class IMPALALearner(compat.Learner):
             vs_mean,
             1.0 - unexplained / (variance + 1e-8),
         )
+
+    def forward(self, observation, action, reward, first, before=()):
+        """The policy at all T + 1 rows: ``(logits [T+1, B, A], values [T+1, B])``, B = S E."""
+        if isinstance(observation, tuple):
+            flat = ()
+            for part in observation:
+                flat += (part.reshape((-1, *part.shape[3:])),)
+        else:
+            flat = observation.reshape((-1, *observation.shape[3:]))
+        if self.policy_inputs:
+            outputs = self.policy(flat, self.inputs_of_rows(action, reward, first, before))
+        else:
+            outputs = self.policy(flat)
+        logits, values = outputs[0], outputs[1]
+        logits = logits.reshape((*first.shape, logits.shape[-1]))
+        return time_major(logits), time_major(values.reshape(first.shape))
 
     def inputs_of_rows(self, action, reward, first, before):
         """What the policy reads beside observations at all T + 1 rows, in its own order."""
