@@ -554,6 +554,8 @@ class TestSpaces:
                 "high": [1.0, "inf"],
             },
             "action": {"type": "Discrete", "n": 3, "start": 0},
+            "action_mask": 0,
+            "frame_stack": 1,
         }
 
     def test_a_large_box_is_described_exactly_and_briefly(self):
@@ -585,15 +587,6 @@ class TestSpaces:
         for action in (0, 1, 2):
             env.step(actions(env, action))
         assert env._envs[0].unwrapped.taken == [-1, 0, 1]
-
-    def test_other_action_spaces_are_refused(self):
-        with pytest.raises(MakeError, match=r"Spaces-v0 has the action space MultiDiscrete.*only"):
-            self.make(action_space=gymnasium.spaces.MultiDiscrete([2, 3]))
-
-    def test_other_observation_spaces_are_refused(self):
-        space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))
-        with pytest.raises(MakeError, match=r"Spaces-v0 has the observation space Dict.*only"):
-            self.make(observation_space=space)
 
 
 class TestIds:

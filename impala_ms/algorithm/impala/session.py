@@ -17,7 +17,7 @@ from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.trainer import ActorTrainer
 from impala_ms.config import resolve
-from impala_ms.envs.make import episode_seeds
+from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
@@ -200,7 +200,8 @@ class IMPALASession(compat.Session):
             partner=partner,
             best_return=state.get("best_return"),
         )
-        frames = config.collect_env_params["action_repeat"]
+        collect = config.collect_env_params
+        frames = frames_per_step(collect["id"], collect["action_repeat"])
         trainer = resolve(config.algorithm_config["trainer"]["type"])(
             parts, params | {"action_repeat": frames, "actors": config.actors}
         )
