@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class TMaze(gymnasium.Env[NDArray[np.float32], int]):
+class TMaze(gymnasium.Env[NDArray[np.float32], Any]):
     """Walk down a corridor and turn to the side that the sign at its entrance showed.
 
     Observation: ``[sign, junction]`` float32; ``sign`` is -1 (left) or 1 (right) at the entrance
@@ -60,4 +60,4 @@ class TMaze(gymnasium.Env[NDArray[np.float32], int]):
 
 
 # the limit leaves time to try, and ends an episode that stands still
-gymnasium.register("TMaze-v0", TMaze, max_episode_steps=100)
+gymnasium.register("TMaze-v0", f"{__name__}:TMaze", max_episode_steps=100)

@@ -10,7 +10,7 @@ from impala_ms.algorithm.impala import config
 from impala_ms.algorithm.impala.actor import IMPALAActor, Stream, check_mask, evaluate
 from impala_ms.algorithm.impala.learner import IMPALALearner
 from impala_ms.algorithm.impala.network import IMPALAPolicy
-from impala_ms.envs.vector import SyncVectorEnvironment
+from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.ops.distributions import make_distribution
 from impala_ms.trajectory import Batches, TrajectorySpec, leaf_array, leaves
 from tests.compiled import FunctionCell
