@@ -93,7 +93,7 @@ def act(clock, actor, spec, repeats):
 
 def learn(clock, learner, actor, batches, unroll, repeats):
     """Time the parts of an update as ``IMPALALearner.learn`` has them."""
-    forward, rate = FunctionCell(learner.loss), ms.Tensor(0.0, ms.float32)  # the weights stay
+    forward, rate = FunctionCell(loss_of(learner)), ms.Tensor(0.0, ms.float32)  # the weights stay
     for version in range(repeats + 1):
         for _ in range(batches.unrolls):
             clock("copy", batches.add, unroll)
@@ -103,6 +103,15 @@ def learn(clock, learner, actor, batches, unroll, repeats):
         clock("step", lambda inputs: learner(rate, *inputs).asnumpy().tolist(), inputs)
         clock("write", actor.set_weights, version, clock("read", learner.weights.read))
         batches.give_back(batch)
+
+
+def loss_of(learner):
+    """The loss of tensors as ``learner.tensors`` gives them."""
+
+    def loss(*tensors):
+        return learner.loss(*learner.arguments(tensors))
+
+    return loss
 
 
 def table(title, parts, steps):

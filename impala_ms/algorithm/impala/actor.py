@@ -102,19 +102,26 @@ class IMPALAActor(compat.Actor):
         self.wait_s = 0.0
         self._last_unroll_s = time.perf_counter()
         self._stream = None
+        self.parts = 0  # of a structured observation
+        self.inputs = len(getattr(policy, "inputs", ()))
 
-    def construct(self, observation, noise, inputs=(), mask=None):
+    def construct(self, noise, *tensors):
         """Sample actions in E environments.
 
         Args:
-            observation: ``[E, ...]``, or a tuple of these if it is structured.
             noise: ``[E, ...]`` of ``distribution.noise``.
-            inputs: The policy's further inputs.
-            mask: ``[E, M]`` bool, actions allowed; or None.
+            *tensors: Observation ``[E, ...]`` (its parts if it is structured), the policy's further
+                inputs, and a mask ``[E, M]`` of the actions allowed where there is one. Not as
+                tuples: compiled code takes a tuple of tensors for a constant and would be
+                compiled again for every call.
 
         Returns:
             ``(action [E, ...], logits [E, A])``, and with a core its state.
         """
+        begin = self.parts or 1
+        observation = tensors[:begin] if self.parts else tensors[0]
+        inputs = tensors[begin : begin + self.inputs]
+        mask = tensors[-1] if len(tensors) > begin + self.inputs else None
         outputs = self.policy(observation, inputs) if inputs else self.policy(observation)
         logits = outputs[0] if mask is None else self.distribution.mask(outputs[0], mask)
         action = self.distribution.sample(logits, noise)
@@ -132,18 +139,16 @@ class IMPALAActor(compat.Actor):
         """
         # from_numpy shares memory; the call has read it when its outputs are there
         share = ms.Tensor.from_numpy
-        observation = stream.observation
+        observation, mask = stream.observation, stream.environment.action_mask
+        arrays = [observation]
         if isinstance(observation, dict):
-            observation = tuple(share(np.ascontiguousarray(part)) for part in observation.values())
-        else:
-            observation = share(observation)
-        arguments = [observation, share(noise)]
-        mask = stream.environment.action_mask
-        if stream.names or mask is not None:
-            arguments.append(tuple(share(array) for array in stream.inputs()))
+            arrays = [np.ascontiguousarray(part) for part in observation.values()]
+            self.parts = len(arrays)
+        if stream.names:
+            arrays += stream.inputs()
         if mask is not None:
-            arguments.append(share(mask))
-        action, logits, *state = self(*arguments)
+            arrays.append(mask)
+        action, logits, *state = self(share(noise), *map(share, arrays))
         return action.asnumpy(), logits.asnumpy(), state[0].asnumpy()[0] if state else None
 
     def get_action(self, phase, params):

@@ -62,6 +62,7 @@ class IMPALALearner(compat.Learner):
         before = ("last_action", "last_reward", "core_state")
         self.policy_inputs = getattr(policy, "inputs", ())
         self.extra = tuple(name for name in before if name in self.policy_inputs)
+        self.parts = 0  # of a structured observation
         self._gradient = ms.value_and_grad(self.loss, None, self.optimizer.parameters, has_aux=True)
         self.set_train()
 
@@ -173,13 +174,18 @@ class IMPALALearner(compat.Learner):
                 inputs += (values.reshape((-1, *values.shape[3:])),)
         return inputs
 
-    def construct(self, lr, *batch):
+    def construct(self, lr, *tensors):
         """One update; with a loss or gradient that is not finite the weights stay.
+
+        Args:
+            lr: Scalar float32.
+            *tensors: Of ``tensors``. Not as tuples: compiled code takes a tuple of tensors for a
+                constant and would be compiled again for every batch.
 
         Returns:
             ``[len(STATISTICS)]`` float32.
         """
-        (_, statistics), gradients = self._gradient(*batch)
+        (_, statistics), gradients = self._gradient(*self.arguments(tensors))
         squares = ms.Tensor(0.0, ms.float32)
         for gradient in gradients:
             squares = squares + ops.square(gradient).sum()
@@ -215,15 +221,21 @@ class IMPALALearner(compat.Learner):
         return statistics | {"learning_rate": lr}
 
     def tensors(self, batch):
-        """The arguments of ``loss``; they share the batch's memory."""
-        shared = {name: ms.Tensor.from_numpy(values) for name, values in batch.items()}
-        parts = tuple(shared[name] for name in batch if name.startswith("observation"))
-        tensors = [parts[0] if "observation" in batch else parts, *(shared[n] for n in INPUTS)]
-        if self.extra or "action_mask" in batch:
-            tensors.append(tuple(shared[name] for name in self.extra))
-        if "action_mask" in batch:
-            tensors.append(shared["action_mask"])
-        return tensors
+        """The batch as tensors that share its memory, one after the other; see ``arguments``."""
+        parts = [name for name in batch if name.startswith("observation")]
+        self.parts = 0 if parts == ["observation"] else len(parts)
+        names = [*parts, *INPUTS, *self.extra]
+        names += ["action_mask"] * ("action_mask" in batch)
+        return [ms.Tensor.from_numpy(batch[name]) for name in names]
+
+    def arguments(self, tensors):
+        """The arguments of ``loss`` from ``tensors``."""
+        begin = self.parts or 1
+        observation = tensors[:begin] if self.parts else tensors[0]
+        end = begin + len(INPUTS)
+        before = tensors[end : end + len(self.extra)]
+        mask = tensors[end + len(self.extra)] if len(tensors) > end + len(self.extra) else None
+        return (observation, *tensors[begin:end], before, mask)
 
     def named_parameters(self):
         """Weights and the optimiser's state as ``{name: array}``: all that a resumed run needs."""

@@ -88,10 +88,12 @@ def play(environment, policy, unrolls, spec):
 
 def forward(learner, batch):
     """The learner's logits and values at all rows, ``[S, T + 1, E, ...]``."""
-    observation, action, reward, _, first, _, *more = learner.tensors(batch)
-    before = more[0] if more else ()
-    cell = FunctionCell(learner.forward)
-    logits, values = (x.asnumpy() for x in cell(observation, action, reward, first, before))
+
+    def outputs(*tensors):
+        observation, action, reward, _, first, _, before, _ = learner.arguments(tensors)
+        return learner.forward(observation, action, reward, first, before)
+
+    logits, values = (x.asnumpy() for x in FunctionCell(outputs)(*learner.tensors(batch)))
     unrolls, rows, envs = batch["first"].shape
     logits = logits.reshape((rows, unrolls, envs, -1)).swapaxes(0, 1)
     return logits, values.reshape((rows, unrolls, envs)).swapaxes(0, 1)
@@ -137,6 +139,21 @@ def test_the_learner_computes_the_logits_that_the_actor_recorded(kind):
     statistics = learner.learn(batch)
     assert statistics["rho_mean"] == pytest.approx(1.0, abs=1e-3)
     assert statistics["gradient_norm"] > 1e-4
+
+
+def test_nothing_is_compiled_again_for_new_values():
+    # a tuple of tensors would be a constant to compiled code
+    space = gymnasium.spaces.Dict({"a": BOX, "b": gymnasium.spaces.Discrete(3)})
+    environment = make_environment(space, DISCRETE)
+    policy = make_policy(environment, **KINDS["lstm, last action"][3])
+    actor = IMPALAActor(policy, environment, T, np.random.default_rng(5))
+    learner = IMPALALearner(policy, config.learner_params, 1000)
+    spec = make_spec(environment, policy)
+    for _ in range(3):
+        batches = Batches(spec, 1)
+        batches.add(actor.act(compat.COLLECT, spec.empty()[1]))
+        assert np.isfinite(learner.learn(batches.take(0.0))["loss_total"])
+    assert len(actor.compile_cache) == len(learner.compile_cache) == 1
 
 
 def test_two_unrolls_give_the_logits_of_one_of_double_length():
