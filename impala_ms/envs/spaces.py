@@ -133,7 +133,7 @@ class ObservationLayout:
         """Description of a part, None if nothing is left of it; its leaves are noted."""
         from gymnasium import spaces
 
-        if isinstance(space, spaces.Text):
+        if space.dtype is not None and np.dtype(space.dtype).kind == "U":
             self.left_out.append(path)
             return None
         if isinstance(space, spaces.Dict):
