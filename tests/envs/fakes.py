@@ -121,11 +121,19 @@ class LivesEnv(CountingEnv):
 
 
 class DyingEnv(CountingEnv):
-    """At the third step the process is killed, raises, leaves, or steps for ever, by ``how``."""
+    """At the third step the process is killed, raises, leaves, or steps for ever, by ``how``.
 
-    def __init__(self, how):
+    With ``others`` that is for environments with another seed than 0.
+    """
+
+    def __init__(self, how, others=None):
         super().__init__(lengths=(100,))
-        self._how = how
+        self._how, self._others = how, others
+
+    def reset(self, *, seed=None, options=None):
+        if seed and self._others:
+            self._how = self._others
+        return super().reset(seed=seed)
 
     def step(self, action):
         if self._step == 2:

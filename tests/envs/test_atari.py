@@ -49,7 +49,7 @@ def play(env, steps, seed=0):
 
 
 class AtariContract(EnvironmentContract):
-    STEPS = 40
+    STEPS = 24
     PAYS_ALWAYS = False
 
     def make(self, num_envs, seeds):
@@ -58,7 +58,7 @@ class AtariContract(EnvironmentContract):
             num_envs=num_envs,
             seeds=seeds,
             vectorization=self.VECTORIZATION,
-            max_episode_steps=9,
+            max_episode_steps=5,
         )
 
     def check_second_reset(self, first, second):

@@ -14,7 +14,6 @@ import pytest
 from impala_ms.envs.make import MakeError, make_vec
 from impala_ms.envs.processes import WorkerError
 from tests.envs.contract import EnvironmentContract
-from tests.envs.fakes import Unpicklable
 
 COUNTING = "tests.fakes:Counting-v0"
 
@@ -199,7 +198,16 @@ class TestFaults:
             env.step(np.zeros(3, int))
         assert time.monotonic() - began < 5
         assert all(gone(pid) for pid in pids)
-        assert issubclass(Unpicklable, Exception)
+
+    def test_one_that_dies_is_heard_while_another_never_answers(self):
+        env = make("tests.envs.fakes:Dying-v0", how="hangs", others="killed")
+        env.reset()
+        for _ in range(2):
+            env.step(np.zeros(3, int))
+        pids = env.processes
+        with pytest.raises(WorkerError, match="environments 1 to 2 was killed by signal 9"):
+            env.step(np.zeros(3, int))
+        assert all(gone(pid) for pid in pids)
 
     def test_one_that_was_killed_between_steps(self):
         env = make()
