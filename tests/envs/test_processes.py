@@ -183,8 +183,8 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("how", "says"),
         [
-            ("killed", "the worker of environments 0 to 0 was killed by signal 9"),
-            ("leaves", "the worker of environments 0 to 0 ended with exit code 3"),
+            ("killed", r"the worker of environments \d to \d was killed by signal 9"),
+            ("leaves", r"the worker of environments \d to \d ended with exit code 3"),
             ("raises", "Unpicklable: no good"),
         ],
     )
