@@ -32,6 +32,7 @@ class NativeVectorEnvironment(VectorEnvironment):
         settings.setdefault("action_space", envs.single_action_space)
         super().__init__(id, seeds=seeds, **settings)
         self._envs = envs
+        self._plain_shape = (self.num_envs, *self.observation_shape) if self._layout.plain else None
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -62,6 +63,12 @@ class NativeVectorEnvironment(VectorEnvironment):
 
     def _arrange(self, observation: Any, info: Any) -> tuple[Observation, Any]:
         """Observation as it is returned, and an info that holds the action mask."""
+        if (
+            type(observation) is np.ndarray
+            and observation.shape == self._plain_shape
+            and observation.dtype == self.observation_dtype
+        ):
+            return np.ascontiguousarray(observation), info  # nearly always
         if self._layout.has_mask:
             info = {**info, MASK: observation[MASK]}
         arrays = self._layout.batch(observation, self.num_envs)

@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,13 @@ class ProcessVectorEnvironment(ColumnEnvironment):
         try:
             for worker, message in zip(self._workers, messages, strict=True):
                 worker.tell(message)
-            return [worker.answer() for worker in self._workers]
+            answers: dict[_Worker, bytes] = {}
+            waiting = {worker.pipe: worker for worker in self._workers}
+            while waiting:  # the first to fail is heard, also while another never answers
+                for pipe in wait(list(waiting)):
+                    worker = waiting.pop(pipe)  # type: ignore[call-overload]
+                    answers[worker] = worker.answer()
+            return [answers[worker] for worker in self._workers]
         except BaseException:
             for worker in self._workers:
                 worker.process.kill()
@@ -164,12 +170,13 @@ class _Worker:
     Attributes:
         share: Its environments.
         process: Its ``subprocess.Popen``.
+        pipe: The connection to it.
     """
 
     def __init__(self, id: str, maker: bytes, share: slice, envs: int, memory: int) -> None:
         self.share = share
         self._name = f"{id}: the worker of environments {share.start} to {share.stop - 1}"
-        self._pipe, theirs = Pipe()
+        self.pipe, theirs = Pipe()
         # A worker is no rank of the job, also if its environments import MPI.
         job = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
         environ = {key: value for key, value in os.environ.items() if not key.startswith(job)}
@@ -192,12 +199,12 @@ class _Worker:
     def tell(self, message: bytes) -> None:
         """Send a message; that nobody reads it any more shows in the answer."""
         with contextlib.suppress(OSError):
-            self._pipe.send_bytes(message)
+            self.pipe.send_bytes(message)
 
     def answer(self) -> bytes:
         """Wait for the answer to a message; what the worker raised is raised here."""
         try:
-            answer = self._pipe.recv_bytes()
+            answer = self.pipe.recv_bytes()
         except (EOFError, OSError):
             code = self.process.wait()
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -209,7 +216,7 @@ class _Worker:
 
     def hang_up(self) -> None:
         """Ask the worker to end: it notices that nobody is there."""
-        self._pipe.close()
+        self.pipe.close()
 
     def end(self, deadline: float) -> None:
         """Wait for its end; kill it after the deadline."""

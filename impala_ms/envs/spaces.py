@@ -133,7 +133,7 @@ class ObservationLayout:
         """Description of a part, None if nothing is left of it; its leaves are noted."""
         from gymnasium import spaces
 
-        if isinstance(space, spaces.Text):
+        if space.dtype is not None and np.dtype(space.dtype).kind == "U":
             self.left_out.append(path)
             return None
         if isinstance(space, spaces.Dict):
@@ -204,19 +204,26 @@ class ActionLayout:
     _dtype: np.dtype[Any]
     _taken_shape: tuple[int, ...]
 
+    @property
+    def starts_at_0(self) -> bool:
+        """Whether actions are counted as the environment counts them."""
+        return self._start is None
+
     def encode(self, action: NDArray[Any]) -> NDArray[Any]:
         """``[E, *shape]`` as sampled to ``[E, …]`` as the environments take it.
 
         Raises:
             ValueError: If the shape is another.
         """
+        action = np.asarray(action, np.int64 if self._bounds is None else self._dtype)
         if action.shape[1:] != self.shape:
             raise ValueError(f"actions have shape {action.shape}, not [E, *{self.shape}]")
         if self._bounds is not None:
-            return np.clip(np.asarray(action, self._dtype), *self._bounds)
-        action = np.asarray(action, np.int64)
+            return np.clip(action, *self._bounds)
         if self._start is not None:
             action = action + self._start
+        if self.num_actions:
+            return action
         if self._dtype != np.int64 or self._taken_shape != self.shape:
             action = action.astype(self._dtype).reshape(-1, *self._taken_shape)
         return action

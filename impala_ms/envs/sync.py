@@ -87,7 +87,7 @@ class Singles:
         columns.reward[:] = 0.0
         columns.terminated[:] = False
         columns.truncated[:] = False
-        resets = first.tolist()
+        resets, plain = first.tolist(), self._layout.leaves.get("")
         for index, choice in enumerate(action.tolist() if self._discrete else action):
             if resets[index]:
                 self._reset_one(index, None, columns)
@@ -102,7 +102,10 @@ class Singles:
                 columns.reward[index] = (
                     paid if not getattr(paid, "shape", ()) else np.reshape(paid, ())
                 )
-                self._layout.write(columns.observation, index, observation)
+                if plain is not None:
+                    columns.observation[""][index] = plain.check(observation)
+                else:
+                    self._layout.write(columns.observation, index, observation)
                 if info or self.masked:
                     over = bool(terminated or truncated)
                     self._read_info(index, observation, info, over, columns)

@@ -97,6 +97,7 @@ class VectorEnvironment:
                 f"the observation space {one_line(observation_space)}: set frame_stack to 1"
             )
         self.num_actions = self._action.num_actions
+        self._encodes = not (self.num_actions and self._action.starts_at_0)
         self.frame_stack = frame_stack
         self.frames_per_step = frames_per_step
         self.step_limit = step_limit
@@ -189,8 +190,11 @@ class VectorEnvironment:
             raise RuntimeError(f"{self.id}: reset() comes before the first step()")
         first = self._over
         self._steps += 1
-        rows = self._step_all(self._action.encode(np.asarray(action)), first)
-        observation, reward, terminated, truncated, info = rows
+        if self._encodes:
+            action = self._action.encode(action)
+        else:
+            action = np.asarray(action, np.int64)
+        observation, reward, terminated, truncated, info = self._step_all(action, first)
 
         self._lengths += ~first
         self._returns += reward
