@@ -1,9 +1,42 @@
 """The deep residual network of IMPALA."""
 
+import mindspore as ms
 from mindspore import nn, ops
+from mindspore.common.initializer import Orthogonal
 
-from impala_ms.nets.conv import Images, conv
+from impala_ms.nets.conv import channels_first, scale_of
 from impala_ms.nets.mlp import dense
+
+
+class Images(nn.Cell):
+    """``[N, *observation_shape]`` of any number type -> ``[N, C, H, W]`` float32, uint8 scaled."""
+
+    def __init__(self, observation_shape):
+        super().__init__()
+        axes, self.shape = channels_first(observation_shape)
+        self.axes = (0, *(axis + 1 for axis in axes))
+        self.moves = axes != tuple(sorted(axes))
+
+    def construct(self, observation):
+        """Images in the layout of convolutions."""
+        x = ops.transpose(observation, self.axes) if self.moves else observation
+        x = x.reshape((-1, *self.shape)).astype(ms.float32)
+        scale = scale_of(observation)
+        return x if scale == 1.0 else x * scale
+
+
+def conv(inputs, outputs):
+    """A 3x3 convolution that keeps the size, with orthogonal weights."""
+    return nn.Conv2d(
+        inputs,
+        outputs,
+        3,
+        pad_mode="pad",
+        padding=1,
+        has_bias=True,
+        weight_init=Orthogonal(2.0**0.5),
+        bias_init="zeros",
+    )
 
 
 class ResidualBlock(nn.Cell):
@@ -11,8 +44,8 @@ class ResidualBlock(nn.Cell):
 
     def __init__(self, channels):
         super().__init__()
-        self.first = conv(channels, channels, 3, 1, padding=1)
-        self.second = conv(channels, channels, 3, 1, padding=1)
+        self.first = conv(channels, channels)
+        self.second = conv(channels, channels)
 
     def construct(self, x):
         """The features with what the block adds to them."""
@@ -41,7 +74,7 @@ class ResNet(nn.Cell):
         inputs, height, width = self.images.shape
         cells = []
         for size in channels:
-            cells += [conv(inputs, size, 3, 1, padding=1), nn.MaxPool2d(3, 2, pad_mode="same")]
+            cells += [conv(inputs, size), nn.MaxPool2d(3, 2, pad_mode="same")]
             cells += [ResidualBlock(size), ResidualBlock(size)]
             inputs, height, width = size, (height + 1) // 2, (width + 1) // 2
         self.layers = nn.SequentialCell(cells)

@@ -31,9 +31,10 @@ def relu(x):
 
 
 def plain(x, parameters, strides):
-    """Convolutions with ReLU, then one fully connected layer with ReLU."""
+    """Convolutions with ReLU, then one fully connected layer with ReLU, read pixel by pixel."""
     for i, stride in enumerate(strides):
         x = relu(conv(x, parameters[2 * i], parameters[2 * i + 1], stride))
+    x = x.transpose(0, 2, 3, 1)
     return relu(x.reshape(len(x), -1) @ parameters[-2].T + parameters[-1])
 
 

@@ -9,8 +9,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.nets.conv import Images, Nature, Shallow
-from impala_ms.nets.resnet import ResNet
+from impala_ms.nets.conv import Nature, Shallow
+from impala_ms.nets.resnet import Images, ResNet
 from tests.compiled import one_by_one
 from tests.nets import reference
 from tests.nets.gradients import check_slopes, randomise, value_and_gradients
