@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 ALIGNMENT_BYTES = 64
+OLDER_FRAMES = "older_frames"  # of the stack of row 0
 
 
 class TrajectorySpec:
@@ -31,11 +32,18 @@ class TrajectorySpec:
     Args:
         unroll_length: T, environment steps.
         num_envs: E, environments of one actor.
-        observation_shape: Shape of one observation.
-        observation_dtype: Its dtype, kept on the wire.
+        observation: ``{path: (shape, dtype)}`` of ``leaves``; the dtype is kept on the wire. A
+            single array has the path ``""`` and the field ``observation``, the parts of a
+            structured one the fields ``observation/<path>``.
         action_shape: Shape of one action.
         action_dtype: Its dtype.
         policy_parameters: Numbers that describe the behaviour policy at a step (A logits).
+        frame_stack: k, newest frames that the policy sees as one observation ``[k, ...]``. Frames
+            travel once: the k - 1 before row 0, and one a row.
+        mask_size: Entries of an action mask, or 0.
+        inputs: What the policy reads beside observations: of ``last_action``, ``last_reward`` and
+            ``core_state``, which travel as they were before row 0.
+        state_size: Numbers of the core's state, of one environment.
     """
 
     def __init__(
@@ -43,17 +51,30 @@ class TrajectorySpec:
         *,
         unroll_length: int,
         num_envs: int,
-        observation_shape: Sequence[int],
-        observation_dtype: DTypeLike,
+        observation: Mapping[str, tuple[Sequence[int], DTypeLike]],
         action_shape: Sequence[int],
         action_dtype: DTypeLike,
         policy_parameters: int,
+        frame_stack: int = 1,
+        mask_size: int = 0,
+        inputs: Sequence[str] = (),
+        state_size: int = 0,
     ) -> None:
         """Lay out one field after the other."""
         steps, envs = unroll_length, num_envs
-        self.unroll_length, self.num_envs = steps, envs
+        self.unroll_length, self.num_envs, self.frame_stack = steps, envs, frame_stack
+        self.observations = {
+            f"observation/{path}" if path else "observation": ((*shape,), np.dtype(dtype))
+            for path, (shape, dtype) in observation.items()
+        }
         self.fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-            "observation": ((steps + 1, envs, *observation_shape), np.dtype(observation_dtype)),
+            name: ((steps + 1, envs, *shape), dtype)
+            for name, (shape, dtype) in self.observations.items()
+        }
+        if frame_stack > 1:
+            shape, dtype = self.observations["observation"]
+            self.fields[OLDER_FRAMES] = ((envs, frame_stack - 1, *shape), dtype)
+        self.fields |= {
             "action": ((steps, envs, *action_shape), np.dtype(action_dtype)),
             "reward": ((steps, envs), np.dtype(np.float32)),  # raw
             "terminated": ((steps, envs), np.dtype(np.bool_)),
@@ -66,6 +87,14 @@ class TrajectorySpec:
             "env_steps": ((), np.dtype(np.int64)),  # decisions of this actor so far
             "wait_fraction": ((), np.dtype(np.float32)),  # of the time since the last unroll
         }
+        if mask_size:
+            self.fields["action_mask"] = ((steps, envs, mask_size), np.dtype(np.bool_))
+        before = {
+            "last_action": ((envs, *action_shape), np.dtype(action_dtype)),
+            "last_reward": ((envs,), np.dtype(np.float32)),
+            "core_state": ((envs, state_size), np.dtype(np.float32)),
+        }
+        self.fields |= {name: before[name] for name in before if name in inputs}
         self.places: dict[str, slice] = {}
         end = 0
         for name, (shape, dtype) in self.fields.items():
@@ -110,8 +139,60 @@ class TrajectorySpec:
         return buffer, self.views(buffer)
 
     def batch(self, unrolls: int) -> dict[str, NDArray[Any]]:
-        """``{name: [S, ...]}`` for S unrolls, one contiguous array a field."""
-        return {name: np.zeros((unrolls, *s), dtype) for name, (s, dtype) in self.fields.items()}
+        """``{name: [S, ...]}`` for S unrolls, one contiguous array a field.
+
+        Stacked frames are there as stacks: ``observation`` is ``[S, T+1, E, k, ...]``.
+        """
+        fields = dict(self.fields)
+        if fields.pop(OLDER_FRAMES, None):
+            (rows, envs, *shape), dtype = fields["observation"]
+            fields["observation"] = ((rows, envs, self.frame_stack, *shape), dtype)
+        return {name: np.zeros((unrolls, *s), dtype) for name, (s, dtype) in fields.items()}
+
+
+def leaves(space: Mapping[str, Any], path: str = "") -> dict[str, Mapping[str, Any]]:
+    """The parts of an observation space as ``{path: description}``.
+
+    Args:
+        space: A description of ``VectorEnvironment.spaces()``.
+        path: Keys and indices above it, joined by ``/``.
+    """
+    inner = space.get("spaces")
+    if inner is None:
+        return {path: space}
+    pairs = inner.items() if isinstance(inner, Mapping) else enumerate(inner)
+    found: dict[str, Mapping[str, Any]] = {}
+    for key, part in pairs:
+        found |= leaves(part, f"{path}/{key}" if path else str(key))
+    return found
+
+
+def leaf_array(leaf: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """``(shape, dtype)`` of the arrays that a part of an observation space describes."""
+    if leaf["type"] == "Discrete":
+        return (), np.dtype(np.int64)
+    if leaf["type"] == "MultiDiscrete":
+        return np.shape(leaf["nvec"]), np.dtype(np.int64)
+    if leaf["type"] == "MultiBinary":
+        return tuple(np.atleast_1d(leaf["n"]).tolist()), np.dtype(np.int8)
+    return tuple(leaf["shape"]), np.dtype(leaf["dtype"])
+
+
+def push_frame(
+    stack: NDArray[Any], frame: NDArray[Any], first: NDArray[np.bool_], out: NDArray[Any]
+) -> None:
+    """The stack after one more frame; a new episode fills it with its first frame.
+
+    Args:
+        stack: ``[E, k, ...]``, oldest frame first; may be ``out``.
+        frame: ``[E, ...]``.
+        first: ``[E]``, whether an episode begins with the frame.
+        out: ``[E, k, ...]``, overwritten.
+    """
+    out[:, :-1] = stack[:, 1:]
+    out[:, -1] = frame
+    if first.any():
+        out[first] = frame[first, None]
 
 
 def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
@@ -123,8 +204,9 @@ def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
     Returns:
         None, or a phrase that names field, step of the unroll, environment and value.
     """
-    for name in ("reward", "observation", "behaviour_logits"):
-        values = unroll[name]
+    for name, values in unroll.items():
+        if name.startswith(("episode", "wait")):
+            continue
         # A sum is non-finite if any element is, and reads the array once; float64 so that it
         # does not overflow on finite values.
         with np.errstate(invalid="ignore", over="ignore"):
@@ -132,8 +214,10 @@ def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
                 continue
         where = np.argwhere(~np.isfinite(values))
         if len(where):
-            step, env = (int(i) for i in where[0][:2])
             value = values[tuple(where[0])]
+            if name in (OLDER_FRAMES, "last_action", "last_reward", "core_state"):
+                return f"{name} is {value} before an unroll, environment {int(where[0][0])}"
+            step, env = (int(i) for i in where[0][:2])
             return f"{name} is {value} at step {step} of an unroll, environment {env}"
     return None
 
@@ -171,7 +255,13 @@ class Batches:
         """
         batch = self._free[0]
         for name, values in unroll.items():
-            batch[name][self._filled] = values
+            if name in batch and (name != "observation" or OLDER_FRAMES not in unroll):
+                batch[name][self._filled] = values
+        if OLDER_FRAMES in unroll:
+            stacks, frames = batch["observation"][self._filled], unroll["observation"]
+            stacks[0, :, :-1], stacks[0, :, -1] = unroll[OLDER_FRAMES], frames[0]
+            for row in range(1, len(frames)):
+                push_frame(stacks[row - 1], frames[row], unroll["first"][row], stacks[row])
         self._filled += 1
         if self._filled == self.unrolls:
             with self._ready:

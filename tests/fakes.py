@@ -63,6 +63,11 @@ class CountingEnv(gymnasium.Env):
 gymnasium.register("Counting-v0", CountingEnv)
 
 
+def box(*shape, dtype="float32"):
+    """The description of a Box space of that shape, as ``VectorEnvironment.spaces()`` gives it."""
+    return {"type": "Box", "shape": list(shape), "dtype": dtype, "low": "-inf", "high": "inf"}
+
+
 def linear_net(observation_shape, num_actions):
     """A network whose outputs can be worked out by hand; all its weights begin at 0.
 

@@ -88,9 +88,11 @@ def test_seeds_of_initial_weights(seeds):
     code = f"""
 import hashlib
 from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.ops.distributions import Categorical
 for seed in {seeds}:
     set_seed(seed)
-    policy = IMPALAPolicy((4,), 2, hidden_sizes=[8], activation="tanh")
+    space = {{"type": "Box", "shape": [4], "dtype": "float32"}}
+    policy = IMPALAPolicy(space, Categorical(2), hidden_sizes=[8], activation="tanh")
     data = b"".join(p.asnumpy().tobytes() for p in policy.get_parameters())
     print(hashlib.sha256(data).hexdigest())
 """

@@ -6,13 +6,24 @@ import time
 import numpy as np
 import pytest
 
-from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, non_finite
+from impala_ms.trajectory import (
+    ALIGNMENT_BYTES,
+    Batches,
+    TrajectorySpec,
+    leaf_array,
+    leaves,
+    non_finite,
+    push_frame,
+)
 
 BASE = {
     "unroll_length": 3,
     "num_envs": 2,
-    "observation_shape": (4,),
-    "observation_dtype": np.float32,
+    "observation": {"": ((4,), np.float32)},
+    "frame_stack": 1,
+    "mask_size": 0,
+    "inputs": ("core_state",),
+    "state_size": 2,
     "action_shape": (),
     "action_dtype": np.int32,
     "policy_parameters": 5,
@@ -20,8 +31,11 @@ BASE = {
 OTHERS = {
     "unroll_length": 4,
     "num_envs": 3,
-    "observation_shape": (2, 2),
-    "observation_dtype": np.uint8,
+    "observation": {"a/b": ((2, 2), np.uint8), "c": ((), np.int64)},
+    "frame_stack": 3,
+    "mask_size": 2,
+    "inputs": ("last_action", "core_state"),
+    "state_size": 4,
     "action_shape": (1,),
     "action_dtype": np.int64,
     "policy_parameters": 6,
@@ -30,15 +44,25 @@ OTHERS = {
 ABSURD = (0xA5, 0x5A)
 
 
+def random_array(rng):
+    """``(shape, dtype)`` of a part of an observation."""
+    shape = tuple(rng.integers(1, 5, rng.integers(0, 4)).tolist())
+    return shape, rng.choice(["u1", "i2", "i8", "f4", "f8"])
+
+
 def random_specs(count):
     """Specs of all sizes, with odd ones among them."""
     rng = np.random.default_rng(11)
     for _ in range(count):
+        paths = [("",), ("a", "b/0", "b/1")][rng.integers(2)]
         yield TrajectorySpec(
             unroll_length=int(rng.integers(1, 9)),
             num_envs=int(rng.integers(1, 6)),
-            observation_shape=tuple(rng.integers(1, 5, rng.integers(0, 4)).tolist()),
-            observation_dtype=rng.choice(["u1", "i2", "i8", "f4", "f8"]),
+            observation={path: random_array(rng) for path in paths},
+            frame_stack=int(rng.integers(1, 5)) if paths == ("",) else 1,
+            mask_size=int(rng.integers(0, 3)),
+            inputs=[x for x in ("last_action", "last_reward", "core_state") if rng.random() < 0.5],
+            state_size=int(rng.integers(1, 4)),
             action_shape=tuple(rng.integers(1, 4, rng.integers(0, 2)).tolist()),
             action_dtype=rng.choice(["i4", "i8", "f4"]),
             policy_parameters=int(rng.integers(1, 7)),
@@ -86,17 +110,32 @@ class TestSpec:
             "behaviour_version": [[], "<i8"],
             "env_steps": [[], "<i8"],
             "wait_fraction": [[], "<f4"],
+            "core_state": [[2, 2], "<f4"],
         }
 
+    def test_fields_that_are_there_when_asked_for(self):
+        spec = TrajectorySpec(**(BASE | OTHERS | {"observation": {"": ((5, 6), "u1")}}))
+        described = spec.describe()
+        assert described["observation"] == [[5, 3, 5, 6], "|u1"]
+        assert described["older_frames"] == [[3, 2, 5, 6], "|u1"]
+        assert described["action_mask"] == [[4, 3, 2], "|b1"]
+        assert described["last_action"] == [[3, 1], "<i8"]
+        assert described["core_state"] == [[3, 4], "<f4"]
+        assert "last_reward" not in described
+        structured = TrajectorySpec(**(BASE | {"observation": OTHERS["observation"]})).describe()
+        assert structured["observation/a/b"] == [[4, 2, 2, 2], "|u1"]
+        assert structured["observation/c"] == [[4, 2], "<i8"]
+        assert "observation" not in structured
+
     def test_uint8_observations_stay_uint8(self):
-        spec = TrajectorySpec(**(BASE | {"observation_dtype": "uint8"}))
+        spec = TrajectorySpec(**(BASE | {"observation": {"": ((4,), "uint8")}}))
         _, unroll = spec.empty()
         assert unroll["observation"].dtype == np.uint8
         assert spec.batch(2)["observation"].dtype == np.uint8
 
     def test_equal_specs_have_equal_digests(self):
         assert TrajectorySpec(**BASE).digest() == TrajectorySpec(**BASE).digest()
-        as_list = BASE | {"observation_shape": [4], "observation_dtype": "float32"}
+        as_list = BASE | {"observation": {"": ([4], "float32")}}
         assert TrajectorySpec(**as_list).digest() == TrajectorySpec(**BASE).digest()
 
     def test_every_difference_is_another_digest(self):
@@ -192,7 +231,7 @@ class TestNonFinite:
         assert non_finite(unroll) is None
 
     def test_integers_are_well(self):
-        spec = TrajectorySpec(**(BASE | {"observation_dtype": np.uint8}))
+        spec = TrajectorySpec(**(BASE | {"observation": {"": ((4,), np.uint8)}}))
         assert non_finite(numbered(spec, 1)) is None
 
 
@@ -223,7 +262,9 @@ class TestBatches:
                 wanted = {
                     name: np.stack([unroll[name] for unroll in added]) for name in spec.fields
                 }
-                assert_same(batch, wanted)
+                if wanted.pop("older_frames", None) is not None:
+                    del wanted["observation"]  # TestStackedFrames
+                assert_same({name: batch[name] for name in wanted}, wanted)
                 batches.give_back(batch)
 
     def test_add_copies(self, spec):
@@ -313,3 +354,77 @@ class TestBatches:
         assert seen == list(range(count))
         assert problems == []
         assert batches.completed == count // unrolls
+
+
+class TestStackedFrames:
+    """The learner's stacks against the actor's, and both against frames looked up one by one."""
+
+    K, T, E = 3, 5, 4
+
+    def frames(self, rows, seed):
+        """Frames that are all different, and where episodes begin."""
+        rng = np.random.default_rng(seed)
+        frames = np.arange(1, rows * self.E + 1, dtype=np.uint8).reshape(rows, self.E, 1, 1)
+        first = rng.random((rows, self.E)) < 0.3
+        first[0] = True
+        return np.broadcast_to(frames, (rows, self.E, 2, 2)).copy(), first
+
+    def looked_up(self, frames, first, row, env):
+        """The stack at a row: the newest frames, none from before the episode's first."""
+        begun = max(r for r in range(row + 1) if first[r, env])
+        return [frames[max(row - age, begun), env] for age in reversed(range(self.K))]
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_equal_at_every_row_and_offset_over_episodes(self, seed):
+        unrolls, rows = 3, 3 * self.T + 1
+        frames, first = self.frames(rows, seed)
+        spec = TrajectorySpec(
+            **BASE
+            | {"observation": {"": ((2, 2), np.uint8)}, "frame_stack": self.K}
+            | {"unroll_length": self.T, "num_envs": self.E}
+        )
+        batches = Batches(spec, unrolls)
+        stack = np.full((self.E, self.K, 2, 2), 255, np.uint8)
+        acted = []
+        for row in range(rows):  # as the actor does
+            push_frame(stack, frames[row], first[row], stack)
+            acted.append(stack.copy())
+            wanted = [self.looked_up(frames, first, row, env) for env in range(self.E)]
+            np.testing.assert_array_equal(stack, wanted)
+        for unroll in range(unrolls):
+            _, fields = spec.empty()
+            part = slice(unroll * self.T, (unroll + 1) * self.T + 1)
+            fields["observation"][...], fields["first"][...] = frames[part], first[part]
+            fields["older_frames"][...] = acted[part.start][:, :-1]
+            batches.add(fields)
+        batch = batches.take(0.0)
+        assert batch["observation"].shape == (unrolls, self.T + 1, self.E, self.K, 2, 2)
+        assert "older_frames" not in batch
+        for unroll in range(unrolls):
+            part = slice(unroll * self.T, (unroll + 1) * self.T + 1)
+            np.testing.assert_array_equal(batch["observation"][unroll], acted[part])
+        assert first[1:].sum() > 5
+
+    def test_bytes_of_an_atari_step(self):
+        spec = TrajectorySpec(
+            unroll_length=20,
+            num_envs=16,
+            observation={"": ((84, 84), np.uint8)},
+            frame_stack=4,
+            action_shape=(),
+            action_dtype=np.int32,
+            policy_parameters=6,
+        )
+        assert spec.nbytes / (20 * 16) < 8700
+
+
+def test_leaves_of_a_space():
+    inner = {"type": "Discrete", "n": 3, "start": 0}
+    box = {"type": "Box", "shape": [2, 2], "dtype": "uint8"}
+    assert leaves(box) == {"": box}
+    nested = {"type": "Dict", "spaces": {"b": box, "a": {"type": "Tuple", "spaces": [inner, box]}}}
+    assert list(leaves(nested)) == ["b", "a/0", "a/1"]
+    assert leaf_array(box) == ((2, 2), np.uint8)
+    assert leaf_array(inner) == ((), np.int64)
+    assert leaf_array({"type": "MultiDiscrete", "nvec": [2, 3]}) == ((2,), np.int64)
+    assert leaf_array({"type": "MultiBinary", "n": 4}) == ((4,), np.int8)

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 
-def reset(env: Any, seed: int | None) -> Any:
-    """Reset ``env`` in whichever of the two forms it has and return the observation alone.
+def reset(env: Any, seed: int | None) -> tuple[Any, dict[str, Any]]:
+    """Reset ``env`` in whichever of the two forms it has.
 
     Args:
         env: The environment.
         seed: Seeds the environment's generator; None leaves the generator as it is.
 
     Returns:
-        The first observation of the new episode.
+        The first observation of the new episode, and the info, empty in the old form.
     """
     if _takes_seed(type(env).reset):
         result = env.reset(seed=seed)
@@ -28,8 +28,8 @@ def reset(env: Any, seed: int | None) -> Any:
             _seed(env, seed)
         result = env.reset()
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
-        return result[0]
-    return result
+        return result
+    return result, {}
 
 
 def five_values(observation: Any, reward: Any, done: Any, info: dict[str, Any]) -> tuple[Any, ...]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,17 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from impala_ms.envs.vector import (
-    MakeError,
-    NativeVectorEnvironment,
-    SyncVectorEnvironment,
-    VectorEnvironment,
-    add_note,
-)
+from impala_ms.envs import atari, native
+from impala_ms.envs.errors import MakeError, add_note, one_line
+from impala_ms.envs.packages import installed, pip_install, register
+from impala_ms.envs.processes import ProcessVectorEnvironment
+from impala_ms.envs.sync import SyncVectorEnvironment
+from impala_ms.envs.vector import VectorEnvironment
 
-__all__ = ["MakeError", "VectorEnvironment", "episode_seeds", "make_vec"]
+__all__ = ["MakeError", "VectorEnvironment", "episode_seeds", "frames_per_step", "make_vec"]
 
-VECTORIZATIONS = ("auto", "vector_entry_point", "sync")
+_log = logging.getLogger(__name__)
+
+VECTORIZATIONS = ("auto", "vector_entry_point", "sync", "processes", "envpool")
+# Packages that register ids of these beginnings when they are imported.
+PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale-py"}
 
 
 def make_vec(
@@ -36,22 +41,32 @@ def make_vec(
     vectorization: str = "auto",
     kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
-    action_repeat: int = 1,
+    action_repeat: int | None = None,
+    frame_stack: int = 1,
+    env_processes: int = 0,
 ) -> VectorEnvironment:
     """Make ``num_envs`` environments that are stepped together.
 
     Args:
         id: A gymnasium id, or ``module:ID``: the module is imported first, so that it can
-            register the id. It may lie in the current directory or on ``PYTHONPATH``.
+            register the id. It may lie in the current directory or on ``PYTHONPATH``. An Atari
+            game (``ALE/Pong-v5``, ``Pong-v5`` or ``PongNoFrameskip-v4``) comes with the
+            preprocessing of ``atari``.
         num_envs: Number of environments.
         seeds: One seed per environment, used at the first reset only; later episodes go on from
             the same generator. A ``vector_entry_point`` environment uses the first seed alone.
         vectorization: ``"vector_entry_point"`` (all environments in one vectorised program, for
-            ids that have one), ``"sync"`` (one after the other), or ``"auto"``: the first where
-            the id has it, else the second.
-        kwargs: Passed to the environment's constructor.
+            ids that have one), ``"sync"`` (one after the other), ``"processes"`` (in worker
+            processes, for a slow step), ``"envpool"``, or ``"auto"``: for a game envpool, for
+            others ``vector_entry_point`` where the id has it, else ``"sync"``; envpool also where
+            gymnasium does not have the environment.
+        kwargs: Passed to the environment's constructor, or to envpool; of a game
+            ``atari.OPTIONS``.
         max_episode_steps: Steps after which an episode is truncated; None keeps the id's own limit.
-        action_repeat: Frames the environment plays for one step, for counting only.
+        action_repeat: Frames the environment plays for one step; only counted, except for a game,
+            which repeats actions so often. None: 4 for a game, else 1.
+        frame_stack: Newest frames that the policy sees as one observation; the actor stacks them.
+        env_processes: Number of worker processes; 0: one for each core of this rank, at least 2.
 
     Returns:
         The environments, not reset yet.
@@ -64,36 +79,73 @@ def make_vec(
         raise ValueError(f"{num_envs} environments need as many seeds, got {len(seeds)}")
     if vectorization not in VECTORIZATIONS:
         raise MakeError(f"vectorization {vectorization!r} is none of {', '.join(VECTORIZATIONS)}")
+    game = atari.game_of(id)
+    if game is not None:
+        return atari.make(
+            id,
+            game,
+            seeds=seeds,
+            vectorization=vectorization,
+            kwargs=kwargs or {},
+            max_episode_steps=max_episode_steps,
+            action_repeat=action_repeat,
+            frame_stack=frame_stack,
+            env_processes=env_processes,
+        )
+    settings: dict[str, Any] = {
+        "seeds": seeds,
+        "frames_per_step": action_repeat or 1,
+        "frame_stack": frame_stack,
+    }
+    options = dict(kwargs or {}) | {"max_episode_steps": max_episode_steps}
+    if vectorization == "envpool":
+        return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
+
+    spec = _find_spec(id, pools_too=vectorization == "auto")
+    if spec is None:
+        return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
 
     import gymnasium
 
-    spec = _find_spec(id)
     if max_episode_steps is not None:
         spec.max_episode_steps = max_episode_steps
     spec.kwargs.update(kwargs or {})
-    limits: dict[str, Any] = {
-        "step_limit": spec.max_episode_steps,
-        "frames_per_step": action_repeat,
-    }
-    native = spec.vector_entry_point is not None and not spec.additional_wrappers
-    if vectorization == "vector_entry_point" and not native:
+    settings["step_limit"] = spec.max_episode_steps
+    has_program = spec.vector_entry_point is not None and not spec.additional_wrappers
+    if vectorization == "vector_entry_point" and not has_program:
         raise MakeError(f"{id} has no usable vector_entry_point: set vectorization to auto or sync")
     try:
-        if native and vectorization != "sync":
-            return _native(id, spec, num_envs, seeds, limits)
+        if has_program and vectorization in ("auto", "vector_entry_point"):
+            return _native(id, spec, num_envs, settings)
         # The step limit is kept by the vector environment and the spaces are checked by it; what
         # gymnasium would put around the environment cannot read the old 4 values of step.
         spec.max_episode_steps = None
         spec.order_enforce = False
         spec.disable_env_checker = True
-        return SyncVectorEnvironment(id, lambda: gymnasium.make(spec), seeds=seeds, **limits)
+        module = id.rpartition(":")[0]
+        make_one = functools.partial(_make_one, module, spec)
+        if vectorization == "processes":
+            return ProcessVectorEnvironment(id, make_one, processes=env_processes, **settings)
+        return SyncVectorEnvironment(id, make_one, **settings)
     except MakeError:
         raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        if vectorization == "auto" and native.knows(id):
+            _log.info("%s: taken from envpool, since gymnasium says: %s", id, one_line(error))
+            return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
+        raise MakeError(f"{id} cannot be made: {one_line(error)}") from error
     except (gymnasium.error.Error, TypeError) as error:
-        raise MakeError(f"{id} cannot be made: {error}") from error
+        raise MakeError(f"{id} cannot be made: {one_line(error)}") from error
     except Exception as error:
         add_note(error, f"while making {id} with {spec.kwargs or 'no arguments'}")
         raise
+
+
+def frames_per_step(id: str, action_repeat: int | None) -> int:
+    """Simulator frames of one step, without making the environment: see ``make_vec``."""
+    if action_repeat is not None:
+        return action_repeat
+    return atari.ACTION_REPEAT if atari.game_of(id) is not None else 1
 
 
 def episode_seeds(seed: int, epoch: int, rank: int, incarnation: int, num_envs: int) -> list[int]:
@@ -112,23 +164,45 @@ def episode_seeds(seed: int, epoch: int, rank: int, incarnation: int, num_envs: 
     ]
 
 
-def _find_spec(id: str) -> Any:
-    """A copy of the registered spec of ``id``, after importing the module it names."""
+def _make_one(module: str, spec: Any) -> Any:
+    """One environment of a spec; worker processes import the module that registers it, too."""
+    import gymnasium
+
+    if module:
+        _import(spec.id, module)
+    return gymnasium.make(spec)
+
+
+def _find_spec(id: str, pools_too: bool) -> Any:
+    """A copy of the registered spec of ``id``, after importing the module it names.
+
+    None where gymnasium does not have the id, but envpool does and ``pools_too``.
+    """
     import gymnasium
 
     module, _, name = id.rpartition(":")
     if module:
         _import(id, module)
+    package = next((package for start, package in PACKAGES.items() if name.startswith(start)), None)
+    if package and name not in gymnasium.registry and installed(package):
+        register(package)
     try:
         return copy.deepcopy(gymnasium.spec(name))
     except gymnasium.error.Error as error:
+        if pools_too and native.knows(id):
+            return None
+        if package and not installed(package):
+            raise MakeError(
+                f"{id} needs {package}, which is not installed: {pip_install(package)}"
+            ) from error
         near = difflib.get_close_matches(name, gymnasium.registry, n=3, cutoff=0.5)
         known = f"; near it are {', '.join(near)}" if near else ""
         raise MakeError(
             f"there is no environment {name!r}"
             + (f", also after importing {module!r}" if module else "")
             + f"{known}. An environment of your own is given as module:ID, where importing the "
-            "module registers the id (gymnasium.register)."
+            "module registers the id (gymnasium.register)"
+            + ("." if installed("envpool") else f"; games need {pip_install('envpool')}")
         ) from error
 
 
@@ -149,9 +223,7 @@ def _import(id: str, module: str) -> None:
         ) from error
 
 
-def _native(
-    id: str, spec: Any, num_envs: int, seeds: Sequence[int], limits: dict[str, Any]
-) -> VectorEnvironment:
+def _native(id: str, spec: Any, num_envs: int, settings: dict[str, Any]) -> VectorEnvironment:
     import gymnasium
 
     envs = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point")
@@ -162,4 +234,4 @@ def _native(
             f"the vector_entry_point of {id} resets by {autoreset}, but only NEXT_STEP is "
             "supported: set vectorization to sync"
         )
-    return NativeVectorEnvironment(id, envs, seeds=seeds, **limits)
+    return native.NativeVectorEnvironment(id, envs, **settings)

@@ -5,25 +5,25 @@ Input: actions of the policy. Output: the rows from which the actor builds its t
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from impala_ms.envs import compat4
+from impala_ms.envs.errors import MakeError, one_line
+from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout, joined_mask
 
 _log = logging.getLogger(__name__)
 
-_LISTED_BOUNDS = 64  # a box with more elements is described by a digest of its bounds
+LIVES = "lives"  # key of an info
 
-Rows = tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
-
-
-class MakeError(ValueError):
-    """An environment cannot be made, or is of a kind that is not supported."""
+Observation = NDArray[Any] | dict[str, NDArray[Any]]
+# observation, reward, terminated, truncated, info; a part that is an action mask is in the info
+Rows = tuple[
+    Observation, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Mapping[str, NDArray[Any]]
+]
 
 
 class VectorEnvironment:
@@ -40,14 +40,22 @@ class VectorEnvironment:
     ``first`` is True. So the ``first`` that belongs to an observation is returned with it; after
     ``reset()`` it is True everywhere.
 
+    A plain observation space gives one array ``[E, …]``. Dict and Tuple, also one in the other,
+    give ``{path: array [E, …]}``, where keys and indices are joined by ``/``; texts are left out.
+
     Arrays that ``step`` and ``reset`` return are valid until the next call: copy what is to stay.
 
     Attributes:
         id: The id the environments were made from.
         num_envs: Number of environments, E.
-        observation_shape: Shape of one observation.
-        observation_dtype: Data type of the observations, the environment's own.
-        num_actions: Number of discrete actions; ``step`` takes 0 … ``num_actions`` - 1.
+        observation_shape: Shape of one observation; ``()`` for Dict and Tuple.
+        observation_dtype: Data type of the observations; meaningless for Dict and Tuple.
+        observation_leaves: ``{path: (shape, dtype)}``, of a plain observation ``{"": …}``.
+        num_actions: Number of discrete actions; 0 for other action spaces.
+        action_mask: ``[E, mask_size]`` bool, the actions allowed after the observations returned
+            last; None where the environment allows all of them always. A row without any is
+            possible after a final observation.
+        frame_stack: Newest frames that the policy sees as one observation; the actor stacks them.
         frames_per_step: Simulator frames of one step (action repeat).
         step_limit: Steps after which an episode is truncated, or None.
         finished: Of the episodes that ended at the last step: the indices of their environments,
@@ -63,19 +71,45 @@ class VectorEnvironment:
         seeds: Sequence[int],
         step_limit: int | None = None,
         frames_per_step: int = 1,
+        frame_stack: int = 1,
+        episodic_life: bool = False,
     ) -> None:
-        """Check the spaces; subclasses hold the environments themselves."""
-        _check_spaces(id, observation_space, action_space)
+        """Check the spaces; subclasses hold the environments themselves.
+
+        With ``episodic_life`` a fall of the info ``lives`` to another number than 0 is
+        ``terminated`` to those who learn; the episode goes on.
+        """
+        self._action = action_layout(id, action_space)
+        self._layout = ObservationLayout(id, observation_space, self._action.mask_size)
+        if self._layout.left_out:
+            _log.info("%s: observations without %s", id, ", ".join(self._layout.left_out))
         self.id = id
         self.num_envs = len(seeds)
-        self.observation_shape: tuple[int, ...] = tuple(observation_space.shape)
-        self.observation_dtype: np.dtype[Any] = np.dtype(observation_space.dtype)
-        self.num_actions = int(action_space.n)
+        self.observation_leaves = {
+            path: (leaf.shape, leaf.dtype) for path, leaf in self._layout.leaves.items()
+        }
+        self.observation_shape, self.observation_dtype = self.observation_leaves.get(
+            "", ((), np.dtype(np.float32))
+        )
+        if frame_stack > 1 and len(self.observation_shape) < 2:
+            raise MakeError(
+                f"frame_stack {frame_stack} needs an observation that is one image, but {id} has "
+                f"the observation space {one_line(observation_space)}: set frame_stack to 1"
+            )
+        self.num_actions = self._action.num_actions
+        self._encodes = not (self.num_actions and self._action.starts_at_0)
+        self.frame_stack = frame_stack
         self.frames_per_step = frames_per_step
         self.step_limit = step_limit
-        self._first_action = int(action_space.start)
-        self._spaces = (observation_space, action_space)
+        self.action_mask: NDArray[np.bool_] | None = None
+        # None: what the first reset returns will tell
+        self._mask_size = self._action.mask_size if self._layout.has_mask else None
+        if not self._action.mask_size:
+            self._mask_size = 0
+        self._episodic_life = episodic_life
+        self._lives: NDArray[Any] = np.zeros(self.num_envs, np.int64)
         self._seeds: Sequence[int] | None = [int(seed) for seed in seeds]
+        self._unread: Observation | None = None
         self._over = np.zeros(self.num_envs, np.bool_)
         self._returns = np.zeros(self.num_envs, np.float64)
         self._lengths = np.zeros(self.num_envs, np.int64)
@@ -84,38 +118,53 @@ class VectorEnvironment:
         self._limit_reported = False
         self.finished = _no_episodes()
 
-    def spaces(self) -> dict[str, dict[str, Any]]:
-        """Both spaces as plain JSON values, equal exactly when the spaces are."""
-        observation, action = self._spaces
-        return {"observation": _describe(observation), "action": _describe(action)}
+    @property
+    def mask_size(self) -> int:
+        """Entries of an action mask, M; 0 where all actions are allowed always.
 
-    def reset(self, seeds: Sequence[int] | None = None) -> NDArray[Any]:
+        Whether the environment gives a mask in its info shows at the first reset, which is done
+        here if need be.
+        """
+        if self._mask_size is None:
+            self._unread = self._begin(self._seeds)
+        return self._mask_size or 0
+
+    def spaces(self) -> dict[str, Any]:
+        """Spaces, size of the action mask and stacked frames as plain JSON values.
+
+        They are equal exactly when the spaces are, apart from observations that are left out.
+        """
+        return {
+            "observation": self._layout.description,
+            "action": self._action.description,
+            "action_mask": self.mask_size,
+            "frame_stack": self.frame_stack,
+        }
+
+    def reset(self, seeds: Sequence[int] | None = None) -> Observation:
         """Begin a new episode everywhere.
 
         The first reset seeds the generators with the seeds given when the environment was made.
         Later ones go on from the generators as they are, unless ``seeds`` are given.
 
         Returns:
-            ``[E, …]``, the first observations.
+            ``[E, …]``, the first observations, or ``{path: [E, …]}``.
         """
+        unread, self._unread = self._unread, None
         if seeds is None:
             seeds = self._seeds
         elif len(seeds) != self.num_envs:
             raise ValueError(f"{len(seeds)} seeds for {self.num_envs} environments: give one each")
         else:
-            seeds = [int(seed) for seed in seeds]
-        self._seeds = None
+            seeds, unread = [int(seed) for seed in seeds], None
+        observation = self._begin(seeds) if unread is None else unread
         self._begun = True
-        self._over = np.zeros(self.num_envs, np.bool_)
-        self._returns[:] = 0.0
-        self._lengths[:] = 0
-        self.finished = _no_episodes()
-        return self._contiguous(self._reset_all(seeds))
+        return observation
 
     def step(
         self, action: NDArray[Any]
     ) -> tuple[
-        NDArray[Any],
+        Observation,
         NDArray[np.float32],
         NDArray[np.bool_],
         NDArray[np.bool_],
@@ -124,21 +173,28 @@ class VectorEnvironment:
         """Take one step in every environment.
 
         Args:
-            action: ``[E]`` integers in 0 … ``num_actions`` - 1; ignored where the environment
-                resets in this step.
+            action: ``[E]`` integers in 0 … n - 1 for Discrete; ``[E, parts]`` for MultiDiscrete,
+                counted from 0, and MultiBinary (0 or 1); ``[E, *shape]`` floats for a Box, which
+                are clipped to its bounds. Ignored where the environment resets in this step.
 
         Returns:
-            ``(observation, reward, terminated, truncated, first)``: ``[E, …]``, ``[E]`` float32,
-            and three ``[E]`` bool. ``first`` marks the rows in which the environment was reset.
+            ``(observation, reward, terminated, truncated, first)``: ``[E, …]`` or
+            ``{path: [E, …]}``, ``[E]`` float32, and three ``[E]`` bool. ``first`` marks the rows
+            in which the environment was reset. A lost life may be ``terminated`` too; no reset
+            row follows it, and ``finished`` does not know it.
+
+        Raises:
+            ValueError: If the environment returns what its spaces do not allow.
         """
         if not self._begun:
             raise RuntimeError(f"{self.id}: reset() comes before the first step()")
         first = self._over
         self._steps += 1
-        action = np.asarray(action, np.int64)
-        if self._first_action:
-            action = action + self._first_action
-        observation, reward, terminated, truncated = self._step_all(action, first)
+        if self._encodes:
+            action = self._action.encode(action)
+        else:
+            action = np.asarray(action, np.int64)
+        observation, reward, terminated, truncated, info = self._step_all(action, first)
 
         self._lengths += ~first
         self._returns += reward
@@ -152,26 +208,49 @@ class VectorEnvironment:
             self._lengths[ended] = 0
         else:
             self.finished = _no_episodes()
-        return (
-            self._contiguous(observation),
-            reward.astype(np.float32, copy=False),
-            terminated,
-            truncated,
-            first,
-        )
+        if self._mask_size:
+            self._take_mask(info)
+        if self._episodic_life:
+            lives = np.array(info[LIVES])
+            terminated = terminated | ((lives < self._lives) & (lives > 0) & ~first)
+            self._lives = lives
+        return observation, reward.astype(np.float32, copy=False), terminated, truncated, first
 
     def close(self) -> None:
         """Free what the environments hold."""
         raise NotImplementedError
 
-    def _reset_all(self, seeds: Sequence[int] | None) -> NDArray[Any]:
+    def _reset_all(
+        self, seeds: Sequence[int] | None
+    ) -> tuple[Observation, Mapping[str, NDArray[Any]]]:
+        """First observations and info."""
         raise NotImplementedError
 
-    def _step_all(self, action: NDArray[np.int64], first: NDArray[np.bool_]) -> Rows:
+    def _step_all(self, action: NDArray[Any], first: NDArray[np.bool_]) -> Rows:
         raise NotImplementedError
 
-    def _contiguous(self, observation: NDArray[Any]) -> NDArray[Any]:
-        return np.ascontiguousarray(observation, self.observation_dtype)
+    def _begin(self, seeds: Sequence[int] | None) -> Observation:
+        self._seeds = None
+        self._over = np.zeros(self.num_envs, np.bool_)
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        self.finished = _no_episodes()
+        observation, info = self._reset_all(seeds)
+        if self._mask_size is None:
+            self._mask_size = self._action.mask_size if MASK in info else 0
+        if self._mask_size:
+            self._take_mask(info)
+        if self._episodic_life:
+            self._lives = np.array(info[LIVES])
+        return observation
+
+    def _take_mask(self, info: Mapping[str, Any]) -> None:
+        self.action_mask = joined_mask(info[MASK], (self.num_envs,))
+        if self.action_mask.shape[1] != self._mask_size:
+            raise ValueError(
+                f"{self.id}: an action mask has {self.action_mask.shape[1]} entries, but the "
+                f"action space wants {self._mask_size}, one for each action"
+            )
 
     def _check_limit(self, limit: int, truncated: NDArray[np.bool_]) -> None:
         """Say once that episodes do not keep to the step limit: their last rows are suspect."""
@@ -192,190 +271,5 @@ class VectorEnvironment:
             )
 
 
-class SyncVectorEnvironment(VectorEnvironment):
-    """Single environments stepped one after the other.
-
-    Every observation is copied into its row at once, so that an environment may write all its
-    observations into one array. The step limit is kept here, over the environment's own flags.
-    """
-
-    def __init__(
-        self,
-        id: str,
-        make_one: Callable[[], Any],
-        *,
-        seeds: Sequence[int],
-        step_limit: int | None = None,
-        frames_per_step: int = 1,
-    ) -> None:
-        """Make one environment for each seed by calling ``make_one``."""
-        self._envs = [make_one() for _ in seeds]
-        super().__init__(
-            id,
-            observation_space=self._envs[0].observation_space,
-            action_space=self._envs[0].action_space,
-            seeds=seeds,
-            step_limit=step_limit,
-            frames_per_step=frames_per_step,
-        )
-
-    def close(self) -> None:
-        """Close every environment."""
-        for env in self._envs:
-            env.close()
-
-    def _reset_all(self, seeds: Sequence[int] | None) -> NDArray[Any]:
-        observation = self._new_observation()
-        for index in range(self.num_envs):
-            self._reset_into(observation, index, None if seeds is None else seeds[index])
-        return observation
-
-    def _step_all(self, action: NDArray[np.int64], first: NDArray[np.bool_]) -> Rows:
-        observation = self._new_observation()
-        reward = np.zeros(self.num_envs, np.float64)
-        terminated = np.zeros(self.num_envs, np.bool_)
-        truncated = np.zeros(self.num_envs, np.bool_)
-        resets = first.tolist()
-        for index, choice in enumerate(action.tolist()):
-            if resets[index]:
-                self._reset_into(observation, index, None)
-                continue
-            try:
-                row = self._envs[index].step(choice)
-                if len(row) == 4:
-                    row = compat4.five_values(*row)
-                observation[index], paid, terminated[index], truncated[index], _ = row
-                reward[index] = paid if not getattr(paid, "shape", ()) else np.reshape(paid, ())
-            except Exception as error:
-                self._explain(error, index, f"step {self._lengths[index] + 1} of its episode")
-                raise
-        if self.step_limit is not None:
-            truncated |= ~first & (self._lengths + 1 >= self.step_limit)
-        return observation, reward, terminated, truncated
-
-    def _new_observation(self) -> NDArray[Any]:
-        return np.empty((self.num_envs, *self.observation_shape), self.observation_dtype)
-
-    def _reset_into(self, observation: NDArray[Any], index: int, seed: int | None) -> None:
-        try:
-            begun = compat4.reset(self._envs[index], seed)
-            self._check_observation(np.asarray(begun))
-            observation[index] = begun
-        except Exception as error:
-            self._explain(error, index, "reset")
-            raise
-
-    def _check_observation(self, observation: NDArray[Any]) -> None:
-        """Refuse what an assignment would take silently: stretched shapes, fractions cut off."""
-        cuts = observation.dtype.kind == "f" and self.observation_dtype.kind != "f"
-        if observation.shape != self.observation_shape or cuts:
-            raise ValueError(
-                f"reset returned an observation of shape {observation.shape} and type "
-                f"{observation.dtype}, but the observation space says {self.observation_shape} "
-                f"and {self.observation_dtype}"
-            )
-
-    def _explain(self, error: Exception, index: int, where: str) -> None:
-        add_note(
-            error,
-            f"in {where}, environment {index} of {self.num_envs} ({self.id}), "
-            f"step {self._steps} since the start",
-        )
-
-
-class NativeVectorEnvironment(VectorEnvironment):
-    """One gymnasium vector environment, such as an id's ``vector_entry_point`` gives.
-
-    It has one generator for all its environments, seeded by the first seed.
-    """
-
-    def __init__(
-        self,
-        id: str,
-        envs: Any,
-        *,
-        seeds: Sequence[int],
-        step_limit: int | None = None,
-        frames_per_step: int = 1,
-    ) -> None:
-        """Take over ``envs``, a ``gymnasium.vector.VectorEnv`` with autoreset NEXT_STEP."""
-        super().__init__(
-            id,
-            observation_space=envs.single_observation_space,
-            action_space=envs.single_action_space,
-            seeds=seeds,
-            step_limit=step_limit,
-            frames_per_step=frames_per_step,
-        )
-        self._envs = envs
-
-    def close(self) -> None:
-        """Close the vector environment."""
-        self._envs.close()
-
-    def _reset_all(self, seeds: Sequence[int] | None) -> NDArray[Any]:
-        try:
-            observation, _ = self._envs.reset(seed=None if seeds is None else seeds[0])
-        except Exception as error:
-            add_note(error, f"in reset of {self.num_envs} environments ({self.id})")
-            raise
-        return observation  # type: ignore[no-any-return]
-
-    def _step_all(self, action: NDArray[np.int64], first: NDArray[np.bool_]) -> Rows:
-        try:
-            observation, reward, terminated, truncated, _ = self._envs.step(action)
-        except Exception as error:
-            add_note(error, f"in step {self._steps} of {self.num_envs} environments ({self.id})")
-            raise
-        return observation, np.where(first, 0.0, reward), terminated, truncated
-
-
-def add_note(error: Exception, note: str) -> None:
-    """Say where ``error`` came from without changing what it is (Python 3.11; before: nothing)."""
-    if hasattr(error, "add_note"):
-        error.add_note(note)
-
-
 def _no_episodes() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
     return np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.int64)
-
-
-def _check_spaces(id: str, observation_space: Any, action_space: Any) -> None:
-    from gymnasium import spaces
-
-    if not isinstance(action_space, spaces.Discrete):
-        raise MakeError(
-            f"{id} has the action space {action_space}, but only Discrete action spaces are "
-            "supported: wrap the environment so that its actions are numbered"
-        )
-    if not isinstance(observation_space, (spaces.Box, spaces.Discrete)):
-        raise MakeError(
-            f"{id} has the observation space {observation_space}, but only Box and Discrete "
-            "observation spaces are supported: wrap the environment, for instance with "
-            "gymnasium.wrappers.FlattenObservation"
-        )
-
-
-def _describe(space: Any) -> dict[str, Any]:
-    """One space as JSON values. Infinite bounds are strings: JSON has no number for them."""
-    if hasattr(space, "n"):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    return {
-        "type": "Box",
-        "shape": list(space.shape),
-        "dtype": str(space.dtype),
-        "low": _describe_bound(space.low),
-        "high": _describe_bound(space.high),
-    }
-
-
-def _describe_bound(bound: NDArray[Any]) -> Any:
-    if bound.size and (bound == bound.flat[0]).all():
-        return _number(bound.flat[0])
-    if bound.size <= _LISTED_BOUNDS:
-        return [_number(value) for value in bound.flat]
-    return "sha256:" + hashlib.sha256(np.ascontiguousarray(bound).tobytes()).hexdigest()
-
-
-def _number(value: Any) -> Any:
-    return value.item() if np.isfinite(value) else str(value)

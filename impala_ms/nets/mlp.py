@@ -2,6 +2,7 @@
 
 import math
 
+import mindspore as ms
 from mindspore import nn
 from mindspore.common.initializer import Orthogonal
 
@@ -23,7 +24,7 @@ def dense(inputs, outputs, gain):
 
 
 class MLP(nn.Cell):
-    """``[N, ...]`` float32 -> ``[N, hidden_sizes[-1]]`` float32; observations are flattened.
+    """``[N, ...]`` numbers -> ``[N, hidden_sizes[-1]]`` float32; observations are flattened.
 
     Args:
         observation_shape: Shape of one observation.
@@ -45,4 +46,4 @@ class MLP(nn.Cell):
 
     def construct(self, observation):
         """Features of a batch of observations."""
-        return self.layers(observation.reshape(-1, self.inputs))
+        return self.layers(observation.astype(ms.float32).reshape(-1, self.inputs))

@@ -5,9 +5,35 @@ and entropies. Random numbers come from outside, drawn by ``noise`` from a NumPy
 that compiled functions stay pure and a seed gives the same actions everywhere.
 """
 
+import math
+
 import mindspore as ms
 import numpy as np
 from mindspore import ops
+
+FORBIDDEN = float(np.finfo(np.float32).min)  # a logit
+LOG_STD_RANGE = -5.0, 2.0  # of a Gaussian policy
+
+
+def make_distribution(action_space):
+    """The distribution over the actions of a space.
+
+    Args:
+        action_space: Description of the space, as in ``VectorEnvironment.spaces()``.
+
+    Returns:
+        ``Categorical``, ``MultiCategorical`` or ``DiagonalGaussian``.
+    """
+    kind = action_space["type"]
+    if kind == "Discrete":
+        return Categorical(action_space["n"])
+    if kind == "MultiDiscrete":
+        return MultiCategorical(action_space["nvec"])
+    if kind == "MultiBinary":
+        return MultiCategorical([2] * int(np.prod(action_space["n"])))
+    if kind == "Box":
+        return DiagonalGaussian(tuple(action_space["shape"]))
+    raise ValueError(f"no distribution over a {kind} action space")
 
 
 class Categorical:
@@ -24,6 +50,15 @@ class Categorical:
         """One parameter, a logit, for each action."""
         self.num_actions = num_actions
         self.num_parameters = num_actions
+        self.encoded_size = num_actions
+
+    def encode(self, action):
+        """Actions as inputs of a network: ``[N]`` int32 to ``[N, A]`` float32, one-hot."""
+        return one_hot(action, self.num_actions)
+
+    def mask(self, logits, allowed):
+        """Logits ``[..., A]`` with the actions forbidden where ``allowed`` (bool) is False."""
+        return mask_logits(logits, allowed)
 
     def noise(self, rng, shape):
         """Draw the random numbers that ``sample`` needs.
@@ -79,3 +114,124 @@ class Categorical:
         # its log probability times a cost, overflows for a cost above 1.
         log_probs = ops.maximum(ops.log_softmax(logits, -1), ms.Tensor(-100.0, ms.float32))
         return -(ops.exp(log_probs) * log_probs).sum(-1)
+
+
+class MultiCategorical:
+    """Several discrete actions at once, independent given the observation.
+
+    The parameters are the logits of all parts side by side.
+
+    Args:
+        sizes: Number of choices of each part.
+    """
+
+    action_dtype = np.dtype(np.int32)
+
+    def __init__(self, sizes):
+        """One ``Categorical`` for each part."""
+        self.parts = [Categorical(int(size)) for size in sizes]
+        self.action_shape = (len(self.parts),)
+        self.num_parameters = self.encoded_size = sum(part.num_actions for part in self.parts)
+        ends = np.cumsum([part.num_actions for part in self.parts]).tolist()
+        self._slices = [
+            (end - part.num_actions, end) for end, part in zip(ends, self.parts, strict=True)
+        ]
+
+    def encode(self, action):
+        """``[N, parts]`` int32 to ``[N, sum of sizes]`` float32: the one-hot vectors of all."""
+        columns = ()
+        for i in range(len(self.parts)):
+            columns += (one_hot(action[..., i], self.parts[i].num_actions),)
+        return ops.concat(columns, -1)
+
+    def mask(self, logits, allowed):
+        """As ``Categorical.mask``, for the logits of all parts side by side."""
+        return mask_logits(logits, allowed)
+
+    def noise(self, rng, shape):
+        """As ``Categorical.noise``: ``[*shape, sum of sizes]``."""
+        return np.concatenate([part.noise(rng, shape) for part in self.parts], -1)
+
+    def sample(self, logits, noise):
+        """Sample every part: ``[N, parts]`` int32; noise of zeros gives the mode."""
+        columns = ()
+        for i in range(len(self.parts)):
+            begin, end = self._slices[i]
+            columns += (self.parts[i].sample(logits[..., begin:end], noise[..., begin:end]),)
+        return ops.stack(columns, -1)
+
+    def log_prob(self, logits, action):
+        """Sum over the parts, ``[...]`` float32, of actions ``[..., parts]`` int32."""
+        total = 0.0
+        for i in range(len(self.parts)):
+            begin, end = self._slices[i]
+            total = total + self.parts[i].log_prob(logits[..., begin:end], action[..., i])
+        return total
+
+    def entropy(self, logits):
+        """Sum over the parts, ``[...]`` float32, in nats."""
+        total = 0.0
+        for i in range(len(self.parts)):
+            begin, end = self._slices[i]
+            total = total + self.parts[i].entropy(logits[..., begin:end])
+        return total
+
+
+class DiagonalGaussian:
+    """A normal distribution of each number of a continuous action.
+
+    The parameters are all means, then the logarithms of all standard deviations (held within
+    ``LOG_STD_RANGE``). Actions are stored as sampled; the environment clips them to its bounds.
+
+    Args:
+        action_shape: Shape of one action.
+    """
+
+    action_dtype = np.dtype(np.float32)
+
+    def __init__(self, action_shape):
+        """Two parameters for each number of an action."""
+        self.action_shape = tuple(action_shape)
+        self.size = self.encoded_size = math.prod(self.action_shape)
+        self.num_parameters = 2 * self.size
+
+    def _split(self, parameters):
+        low, high = LOG_STD_RANGE
+        log_std = ops.clamp(parameters[..., self.size :], low, high)
+        return parameters[..., : self.size], log_std
+
+    def encode(self, action):
+        """``[N, *action_shape]`` to ``[N, size]``, held within -10 … 10."""
+        return ops.clamp(action.reshape((action.shape[0], self.size)), -10.0, 10.0)
+
+    def noise(self, rng, shape):
+        """``[*shape, size]`` float32, standard normal."""
+        return rng.standard_normal((*shape, self.size), dtype=np.float32)
+
+    def sample(self, parameters, noise):
+        """``[N, *action_shape]`` float32; noise of zeros gives the mean."""
+        mean, log_std = self._split(parameters)
+        action = mean + ops.exp(log_std) * noise
+        return action.reshape((action.shape[0], *self.action_shape))
+
+    def log_prob(self, parameters, action):
+        """Logarithm of the density, summed over an action: ``[...]`` float32."""
+        mean, log_std = self._split(parameters)
+        distance = (action.reshape(mean.shape) - mean) * ops.exp(-log_std)
+        each = -0.5 * ops.square(distance) - log_std - 0.5 * math.log(2.0 * math.pi)
+        return each.sum(-1)
+
+    def entropy(self, parameters):
+        """Differential entropy, summed over an action: ``[...]`` float32, in nats."""
+        _, log_std = self._split(parameters)
+        return (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
+
+
+def one_hot(index, size):
+    """``[...]`` integers to ``[..., size]`` float32."""
+    return (ops.expand_dims(index, -1) == ops.arange(size)).astype(ms.float32)
+
+
+def mask_logits(logits, allowed):
+    """Forbidden actions get probability 0; entropy and gradients stay finite."""
+    return ops.where(allowed, logits, ops.full_like(logits, FORBIDDEN))

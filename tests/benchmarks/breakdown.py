@@ -12,7 +12,8 @@ import numpy as np
 
 from impala_ms import compat, config, device
 from impala_ms.algorithm.impala import session
-from impala_ms.algorithm.impala.learner import INPUTS, IMPALALearner
+from impala_ms.algorithm.impala.actor import Stream
+from impala_ms.algorithm.impala.learner import IMPALALearner
 from impala_ms.envs.make import episode_seeds
 from impala_ms.trajectory import Batches
 from tests.compiled import FunctionCell
@@ -52,7 +53,7 @@ def main():
     )
     policy, learned = (session.make_policy(settings, environment.spaces()) for _ in range(2))
     actor = session.make_actor(settings, policy, environment, np.random.default_rng(1))
-    spec = session.make_spec(settings, environment.spaces(), actor.distribution)
+    spec = session.make_spec(settings, environment.spaces(), policy)
     learner = IMPALALearner(learned, settings.learner_params, 1)
     steps = spec.unroll_length * envs
     print(f"T {spec.unroll_length}, E {envs}, S {unrolls}, compute threads {arguments.threads}\n")
@@ -60,7 +61,7 @@ def main():
     clock = Clock()
     unroll = act(clock, actor, spec, repeats)
     parts = {"noise of all steps": clock.us("noise")}
-    for name in ("compiled policy call", "outputs as arrays", "environment step"):
+    for name in ("policy call", "environment step"):
         parts[name] = spec.unroll_length * clock.us(name)
     parts["bookkeeping (the rest)"] = clock.us("unroll") - sum(parts.values())
     print(table("one unroll", parts, steps))
@@ -82,39 +83,35 @@ def act(clock, actor, spec, repeats):
     _, unroll = spec.empty()
     for _ in range(repeats + 1):
         clock("unroll", actor.act, compat.COLLECT, unroll)
-    observation, shape = unroll["observation"][-1].copy(), (spec.unroll_length, spec.num_envs)
+    stream, shape = Stream(actor.environment, actor.policy), (spec.unroll_length, spec.num_envs)
     for _ in range(repeats + 1):
         for noise in clock("noise", actor.distribution.noise, actor.rng, shape):
-            outputs = clock("compiled policy call", call, actor, [observation, noise])
-            action, _ = clock("outputs as arrays", arrays, outputs)
-            observation = clock("environment step", actor.environment.step, action)[0].copy()
+            action, _, state = clock("policy call", actor.decide, stream, noise)
+            clock("environment step", stream.step, action, state)
     return unroll
 
 
 def learn(clock, learner, actor, batches, unroll, repeats):
     """Time the parts of an update as ``IMPALALearner.learn`` has them."""
-    forward, rate = FunctionCell(learner.loss), ms.Tensor(0.0, ms.float32)  # the weights stay
+    forward, rate = FunctionCell(loss_of(learner)), ms.Tensor(0.0, ms.float32)  # the weights stay
     for version in range(repeats + 1):
         for _ in range(batches.unrolls):
             clock("copy", batches.add, unroll)
         batch = batches.take(0.0)
-        inputs = clock("tensors", tensors, [batch[name] for name in INPUTS])
+        inputs = clock("tensors", learner.tensors, batch)
         clock("forward", lambda inputs: forward(*inputs)[0].asnumpy(), inputs)
         clock("step", lambda inputs: learner(rate, *inputs).asnumpy().tolist(), inputs)
         clock("write", actor.set_weights, version, clock("read", learner.weights.read))
         batches.give_back(batch)
 
 
-def tensors(inputs):
-    return [ms.Tensor.from_numpy(values) for values in inputs]
+def loss_of(learner):
+    """The loss of tensors as ``learner.tensors`` gives them."""
 
+    def loss(*tensors):
+        return learner.loss(*learner.arguments(tensors))
 
-def call(cell, inputs):
-    return cell(*tensors(inputs))
-
-
-def arrays(outputs):
-    return [output.asnumpy() for output in outputs]
+    return loss
 
 
 def table(title, parts, steps):

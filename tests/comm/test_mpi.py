@@ -22,9 +22,12 @@ def mpi(name, survivors=(0, 1, 2), exit_code=0):
     with tempfile.TemporaryDirectory(prefix="mpi-") as folder:
         # Jobs that start at the same time now and then fail on the files they share in /tmp.
         settings = {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_mpi_yield_when_idle": "1"}
-        done = subprocess.run(
-            command, env=os.environ | settings, capture_output=True, text=True, timeout=60
-        )
+        try:
+            done = subprocess.run(
+                command, env=os.environ | settings, capture_output=True, text=True, timeout=60
+            )
+        except subprocess.TimeoutExpired as error:
+            pytest.fail(f"mpirun has not ended after 60 s; it said {error.stdout} {error.stderr}")
     said = done.stdout + done.stderr
     well = sorted(line for line in done.stdout.splitlines() if line.endswith("is well"))
     assert well == [f"rank {rank} is well" for rank in survivors], said

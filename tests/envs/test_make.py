@@ -13,18 +13,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from impala_ms.envs.make import MakeError, episode_seeds, make_vec
 from tests import fakes  # registers Counting-v0
+from tests.envs.contract import EnvironmentContract, actions, play
 
 COUNTING = "tests.fakes:Counting-v0"
-
-
-def play(env, steps, action=0):
-    """Rows of ``steps`` steps with one action, the arrays copied as an actor does."""
-    rows = [tuple(np.copy(part) for part in env.step(actions(env, action))) for _ in range(steps)]
-    return [np.stack(column) for column in zip(*rows, strict=True)]
-
-
-def actions(env, action):
-    return np.full(env.num_envs, action, np.int32)
 
 
 def counting(num_envs=1, seeds=None, max_episode_steps=None, **kwargs):
@@ -35,119 +26,6 @@ def counting(num_envs=1, seeds=None, max_episode_steps=None, **kwargs):
         kwargs=kwargs,
         max_episode_steps=max_episode_steps,
     )
-
-
-class EnvironmentContract:
-    """What every vector environment keeps to; a subclass says how one is made."""
-
-    STEPS = 120
-
-    def make(self, num_envs, seeds):
-        raise NotImplementedError
-
-    @pytest.fixture
-    def env(self):
-        env = self.make(4, episode_seeds(1, 0, 1, 0, 4))
-        yield env
-        env.close()
-
-    def stream(self, seeds, steps=STEPS):
-        env = self.make(len(seeds), seeds)
-        first_observation = np.copy(env.reset())
-        chosen = np.random.default_rng(0).integers(0, env.num_actions, (steps, len(seeds)))
-        rows = []
-        for action in chosen:
-            rows.append([np.copy(part) for part in env.step(action)])
-            rows[-1].append(tuple(np.copy(part) for part in env.finished))
-        env.close()
-        return first_observation, rows
-
-    def test_shapes_and_types(self, env):
-        observation = env.reset()
-        assert observation.shape == (4, *env.observation_shape)
-        assert observation.dtype == env.observation_dtype
-        observation, reward, terminated, truncated, first = env.step(actions(env, 1))
-        assert observation.shape == (4, *env.observation_shape)
-        assert observation.dtype == env.observation_dtype
-        assert observation.flags.c_contiguous
-        assert reward.shape == (4,)
-        assert reward.dtype == np.float32
-        for flag in (terminated, truncated, first):
-            assert flag.shape == (4,)
-            assert flag.dtype == np.bool_
-
-    def test_the_row_after_an_end_is_a_reset_row(self):
-        _, rows = self.stream(episode_seeds(1, 0, 1, 0, 4))
-        over = np.stack([row[2] | row[3] for row in rows])
-        first = np.stack([row[4] for row in rows])
-        assert over.sum() > 8
-        np.testing.assert_array_equal(first[0], False)
-        np.testing.assert_array_equal(first[1:], over[:-1])
-        assert not (first & over).any()
-
-    def test_a_reset_row_pays_nothing(self):
-        _, rows = self.stream(episode_seeds(1, 0, 1, 0, 4))
-        reward, first = np.stack([row[1] for row in rows]), np.stack([row[4] for row in rows])
-        np.testing.assert_array_equal(reward[first], 0)
-        assert (reward[~first] != 0).all()
-
-    def test_episode_statistics_are_those_added_up_by_hand(self):
-        _, rows = self.stream(episode_seeds(1, 0, 1, 0, 4))
-        returns, lengths, episodes = [0.0] * 4, [0] * 4, 0
-        for _, reward, terminated, truncated, first, (index, ended_returns, ended_lengths) in rows:
-            expected = []
-            for e in range(4):
-                if not first[e]:
-                    returns[e] += float(reward[e])
-                    lengths[e] += 1
-                if terminated[e] or truncated[e]:
-                    expected.append((e, returns[e], lengths[e]))
-                    returns[e], lengths[e] = 0.0, 0
-            assert list(zip(index, ended_returns, ended_lengths, strict=True)) == expected
-            assert ended_returns.dtype == np.float64
-            episodes += len(expected)
-        assert episodes > 8
-
-    def test_the_same_seeds_play_the_same_stream(self):
-        seeds = episode_seeds(1, 0, 1, 0, 4)
-        first_a, rows_a = self.stream(seeds)
-        first_b, rows_b = self.stream(seeds)
-        np.testing.assert_array_equal(first_a, first_b)
-        for row_a, row_b in zip(rows_a, rows_b, strict=True):
-            for a, b in zip(row_a[:5], row_b[:5], strict=True):
-                np.testing.assert_array_equal(a, b)
-
-    def test_another_rank_plays_another_stream(self):
-        _, rows_a = self.stream(episode_seeds(1, 0, 1, 0, 4))
-        _, rows_b = self.stream(episode_seeds(1, 0, 2, 0, 4))
-        assert any((a[0] != b[0]).any() for a, b in zip(rows_a, rows_b, strict=True))
-
-    def test_environments_of_one_actor_play_different_streams(self):
-        _, rows = self.stream(episode_seeds(1, 0, 1, 0, 4))
-        observations = np.stack([row[0] for row in rows], axis=1)
-        for e in range(1, 4):
-            assert (observations[e] != observations[0]).any()
-
-    def test_only_the_first_reset_seeds(self, env):
-        first = np.copy(env.reset())
-        second = np.copy(env.reset())
-        again = np.copy(env.reset(episode_seeds(1, 0, 1, 0, 4)))
-        np.testing.assert_array_equal(first, again)
-        self.check_second_reset(first, second)
-
-    def check_second_reset(self, first, second):
-        assert (first != second).any()
-
-    def test_step_before_reset_is_refused(self, env):
-        with pytest.raises(RuntimeError, match=r"reset\(\) comes before"):
-            env.step(actions(env, 0))
-
-    def test_spaces_are_json(self, env):
-        assert json.loads(json.dumps(env.spaces(), allow_nan=False)) == env.spaces()
-
-    def test_a_seed_is_wanted_for_each(self):
-        with pytest.raises(ValueError, match="4 environments"):
-            self.make(4, [1, 2, 3])
 
 
 class TestNativeCartPole(EnvironmentContract):
@@ -554,6 +432,8 @@ class TestSpaces:
                 "high": [1.0, "inf"],
             },
             "action": {"type": "Discrete", "n": 3, "start": 0},
+            "action_mask": 0,
+            "frame_stack": 1,
         }
 
     def test_a_large_box_is_described_exactly_and_briefly(self):
@@ -585,15 +465,6 @@ class TestSpaces:
         for action in (0, 1, 2):
             env.step(actions(env, action))
         assert env._envs[0].unwrapped.taken == [-1, 0, 1]
-
-    def test_other_action_spaces_are_refused(self):
-        with pytest.raises(MakeError, match=r"Spaces-v0 has the action space MultiDiscrete.*only"):
-            self.make(action_space=gymnasium.spaces.MultiDiscrete([2, 3]))
-
-    def test_other_observation_spaces_are_refused(self):
-        space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))
-        with pytest.raises(MakeError, match=r"Spaces-v0 has the observation space Dict.*only"):
-            self.make(observation_space=space)
 
 
 class TestIds:

@@ -4,7 +4,13 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.ops.distributions import Categorical
+from impala_ms.ops.distributions import (
+    LOG_STD_RANGE,
+    Categorical,
+    DiagonalGaussian,
+    MultiCategorical,
+    make_distribution,
+)
 from tests.compiled import compiled, eager, one_by_one, to_tensor
 
 FORBIDDEN = np.finfo(np.float32).min
@@ -157,3 +163,172 @@ def test_one_action_is_certain():
     np.testing.assert_array_equal(
         compiled(distribution.sample)(logits, np.zeros_like(logits)), [0, 0]
     )
+
+
+class TestMultiCategorical:
+    SIZES = (2, 3, 4)
+
+    @HOW
+    def test_log_probabilities_and_entropies_are_sums_over_the_parts(self, how):
+        # so the ratio of two policies is the product of the parts' ratios
+        distribution, rng = MultiCategorical(self.SIZES), np.random.default_rng(0)
+        assert distribution.num_parameters == 9
+        assert distribution.action_shape == (3,)
+        logits = 2 * rng.normal(size=(7, 5, 9)).astype(np.float32)
+        action = np.stack([rng.integers(0, n, (7, 5), np.int32) for n in self.SIZES], -1)
+        parts = np.split(logits, [2, 5], -1)
+        log_probs = [log_softmax(part) for part in parts]
+        wanted = sum(
+            np.take_along_axis(of, action[..., i : i + 1], -1)[..., 0]
+            for i, of in enumerate(log_probs)
+        )
+        entropy = -sum((np.exp(of) * of).sum(-1) for of in log_probs)
+        got = how(distribution.log_prob)(logits, action)
+        assert got.shape == (7, 5)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(how(distribution.entropy)(logits), entropy, rtol=1e-5)
+
+    @HOW
+    def test_two_parts_by_hand(self, how):
+        logits = np.log(np.float32([[0.25, 0.75, 0.5, 0.25, 0.25]]))
+        distribution = MultiCategorical([2, 3])
+        got = how(distribution.log_prob)(logits, np.int32([[1, 0]]))
+        np.testing.assert_allclose(got, [np.log(0.75 * 0.5)], rtol=1e-5)
+        entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75)) + 1.5 * np.log(2)
+        np.testing.assert_allclose(how(distribution.entropy)(logits), [entropy], rtol=1e-5)
+
+    @HOW
+    def test_one_part_is_a_categorical(self, how):
+        rng = np.random.default_rng(1)
+        logits = rng.normal(size=(20, 5)).astype(np.float32)
+        one, plain = MultiCategorical([5]), Categorical(5)
+        noise = one.noise(np.random.default_rng(2), (20,))
+        np.testing.assert_array_equal(noise, plain.noise(np.random.default_rng(2), (20,)))
+        action = how(plain.sample)(logits, noise)
+        np.testing.assert_array_equal(how(one.sample)(logits, noise), action[:, None])
+        for name, arguments in [
+            ("log_prob", (logits, action)),
+            ("entropy", (logits,)),
+            ("encode", (action,)),
+        ]:
+            of_one = how(getattr(one, name))(*[a[:, None] if a is action else a for a in arguments])
+            np.testing.assert_array_equal(of_one, how(getattr(plain, name))(*arguments))
+
+    def test_parts_are_sampled_independently_with_their_probabilities(self):
+        distribution, draws = MultiCategorical([2, 3]), 30_000
+        probabilities = [np.array([0.3, 0.7]), np.array([0.2, 0.5, 0.3])]
+        logits = np.tile(np.log(np.concatenate(probabilities)), (draws, 1)).astype(np.float32)
+        noise = distribution.noise(np.random.default_rng(2), (draws,))
+        action = compiled(distribution.sample)(logits, noise)
+        assert action.shape == (draws, 2)
+        joint = np.bincount(action[:, 0] * 3 + action[:, 1], minlength=6) / draws
+        np.testing.assert_allclose(joint, np.outer(*probabilities).ravel(), atol=0.01)
+
+
+class TestMasks:
+    def test_a_forbidden_action_is_never_drawn_and_has_probability_0(self):
+        distribution, draws = Categorical(4), 10_000
+        mask = np.array([True, False, True, False])
+        logits = np.float32([1.0, 9.0, 0.0, 3.0])
+        masked = compiled(distribution.mask)(np.tile(logits, (draws, 1)), np.tile(mask, (draws, 1)))
+        noise = distribution.noise(np.random.default_rng(3), (draws,))
+        action = compiled(distribution.sample)(masked, noise)
+        assert set(np.unique(action)) == {0, 2}
+        log_probs = compiled(distribution.log_prob)(masked[:4], np.arange(4, dtype=np.int32))
+        probs = np.exp(np.float64(log_probs))
+        np.testing.assert_allclose(probs, [np.e / (1 + np.e), 0, 1 / (1 + np.e), 0], atol=5e-6)
+        assert (probs[[1, 3]] == 0).all()
+        entropy = compiled(distribution.entropy)(masked[:1])
+        kept = probs[[0, 2]]
+        np.testing.assert_allclose(entropy, [-(kept * np.log(kept)).sum()], rtol=1e-5)
+
+    @HOW
+    def test_gradients_are_finite_and_none_goes_to_a_forbidden_action(self, how):
+        distribution = MultiCategorical([2, 2])
+        mask = np.array([[True, False, True, True], [False, False, True, True]])  # one allows none
+        logits = np.float32([[0.1, 0.2, 0.3, 0.4], [1.0, 2.0, 3.0, 4.0]])
+        action = np.int32([[0, 1], [0, 0]])
+
+        def loss(logits, mask, action):
+            masked = distribution.mask(logits, mask)
+            entropy = distribution.entropy(masked).sum()
+            return (distribution.log_prob(masked, action) + entropy).sum()
+
+        gradient = how(ms.grad(loss))(logits, mask, action)
+        assert gradient.shape == (2, 4)
+        assert np.isfinite(gradient).all()
+        assert (gradient[~mask] == 0).all()
+        assert np.abs(gradient[0, 2:]).min() > 0
+
+
+class TestDiagonalGaussian:
+    @HOW
+    def test_density_entropy_and_samples(self, how):
+        rng, distribution = np.random.default_rng(0), DiagonalGaussian((2, 3))
+        assert distribution.num_parameters == 12
+        mean = rng.normal(size=(9, 6))
+        log_std = rng.uniform(-2, 1, (9, 6))
+        parameters = np.concatenate([mean, log_std], -1).astype(np.float32)
+        action = rng.normal(size=(9, 2, 3)).astype(np.float32)
+        z = (action.reshape(9, 6) - mean) / np.exp(log_std)
+        density = np.exp(-0.5 * z**2) / (np.exp(log_std) * np.sqrt(2 * np.pi))
+        got = how(distribution.log_prob)(parameters, action)
+        assert got.shape == (9,)
+        np.testing.assert_allclose(got, np.log(density.prod(-1)), rtol=1e-4, atol=1e-4)
+        entropy = 0.5 * np.log(2 * np.pi * np.e * np.exp(2 * log_std)).sum(-1)
+        np.testing.assert_allclose(how(distribution.entropy)(parameters), entropy, rtol=1e-4)
+        noise = distribution.noise(np.random.default_rng(1), (9,))
+        sample = how(distribution.sample)(parameters, noise)
+        assert sample.shape == (9, 2, 3)
+        assert sample.dtype == np.float32
+        wanted = (mean + np.exp(log_std) * noise).reshape(9, 2, 3)
+        np.testing.assert_allclose(sample, wanted, rtol=1e-4, atol=1e-5)
+        mode = how(distribution.sample)(parameters, np.zeros_like(noise))
+        np.testing.assert_allclose(mode.reshape(9, 6), mean, rtol=1e-6)
+
+    def test_noise_is_standard_normal(self):
+        noise = DiagonalGaussian((3,)).noise(np.random.default_rng(1), (100, 50))
+        assert noise.shape == (100, 50, 3)
+        assert noise.dtype == np.float32
+        assert abs(noise.mean()) < 0.03
+        assert abs(noise.std() - 1) < 0.03
+
+    def test_leading_dimensions_of_an_unroll(self):
+        distribution = DiagonalGaussian((2,))
+        parameters = np.zeros((5, 4, 4), np.float32)
+        got = compiled(distribution.log_prob)(parameters, np.ones((5, 4, 2), np.float32))
+        np.testing.assert_allclose(got, np.full((5, 4), -1 - np.log(2 * np.pi)), rtol=1e-5)
+
+    def test_standard_deviations_are_bounded(self):
+        low, high = LOG_STD_RANGE
+        parameters = np.float32([[0.0, -99.0], [0.0, 99.0]])
+        entropy = compiled(DiagonalGaussian((1,)).entropy)(parameters)
+        constant = 0.5 * np.log(2 * np.pi * np.e)
+        np.testing.assert_allclose(entropy, [low + constant, high + constant], rtol=1e-5)
+
+
+def test_the_distribution_of_a_space():
+    discrete = make_distribution({"type": "Discrete", "n": 5, "start": 0})
+    assert (type(discrete), discrete.num_parameters) == (Categorical, 5)
+    several = make_distribution({"type": "MultiDiscrete", "nvec": [2, 3]})
+    assert (type(several), several.num_parameters, several.action_shape) == (
+        MultiCategorical,
+        5,
+        (2,),
+    )
+    binary = make_distribution({"type": "MultiBinary", "n": 3})
+    assert (type(binary), binary.num_parameters) == (MultiCategorical, 6)
+    box = make_distribution({"type": "Box", "shape": [2, 2]})
+    assert (type(box), box.num_parameters, box.action_shape) == (DiagonalGaussian, 8, (2, 2))
+
+
+@HOW
+def test_actions_as_inputs(how):
+    np.testing.assert_array_equal(
+        how(Categorical(3).encode)(np.int32([2, 0])), [[0, 0, 1], [1, 0, 0]]
+    )
+    np.testing.assert_array_equal(
+        how(MultiCategorical([2, 2]).encode)(np.int32([[1, 0]])), [[0, 1, 1, 0]]
+    )
+    got = how(DiagonalGaussian((2,)).encode)(np.float32([[0.5, -99.0]]))
+    np.testing.assert_array_equal(got, [[0.5, -10.0]])

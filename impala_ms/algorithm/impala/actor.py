@@ -11,6 +11,71 @@ import numpy as np
 
 from impala_ms import compat
 from impala_ms.nets.weights import FlatWeights
+from impala_ms.trajectory import OLDER_FRAMES, push_frame
+
+
+class Stream:
+    """What a policy reads in E environments, from one step to the next.
+
+    Args:
+        environment: ``VectorEnvironment`` of E environments; it is reset.
+        policy: Network with ``inputs``, ``state_size`` and ``distribution``.
+    """
+
+    def __init__(self, environment, policy):
+        """Begin an episode in every environment."""
+        self.environment = environment
+        self.names = getattr(policy, "inputs", ())
+        envs, distribution = environment.num_envs, policy.distribution
+        observation = environment.reset()
+        self.first = np.ones(envs, np.bool_)
+        shape = envs, *distribution.action_shape
+        self.last_action = np.zeros(shape, distribution.action_dtype)
+        self.last_reward = np.zeros(envs, np.float32)
+        self.core_state = np.zeros((envs, getattr(policy, "state_size", 0)), np.float32)
+        self.stack = None
+        if environment.frame_stack > 1:
+            stack = envs, environment.frame_stack, *observation.shape[1:]
+            self.stack = np.zeros(stack, observation.dtype)
+        self._take(observation)
+
+    def _take(self, observation):
+        self.frame = observation
+        self.observation = observation
+        if self.stack is not None:
+            push_frame(self.stack, observation, self.first, self.stack)
+            self.observation = self.stack
+
+    def inputs(self):
+        """The policy's further inputs, in its order; S = T = 1."""
+        arrays = {
+            "last_action": self.last_action,
+            "last_reward": self.last_reward,
+            "first": self.first[None, None],
+            "core_state": self.core_state[None],
+        }
+        return tuple(arrays[name] for name in self.names)
+
+    def step(self, action, core_state):
+        """Take one step in every environment.
+
+        Args:
+            action: ``[E, ...]``, as sampled.
+            core_state: ``[E, state_size]`` that the policy put out, or None.
+
+        Returns:
+            ``(reward, terminated)``, ``[E]`` each. ``frame``, ``first`` and the rest belong to the
+            next row.
+        """
+        observation, reward, terminated, _, self.first = self.environment.step(action)
+        self._take(observation)
+        if self.names:
+            keep = ~self.first
+            self.last_action = action * keep.reshape(-1, *[1] * (action.ndim - 1))
+            self.last_reward = reward * keep
+            if core_state is not None:
+                self.core_state = core_state * keep[:, None]
+        return reward, terminated
 
 
 class IMPALAActor(compat.Actor):
@@ -36,42 +101,76 @@ class IMPALAActor(compat.Actor):
         self.env_steps = 0
         self.wait_s = 0.0
         self._last_unroll_s = time.perf_counter()
-        self._observation = self._first = None
+        self._stream = None
+        self.parts = 0  # of a structured observation
+        self.inputs = len(getattr(policy, "inputs", ()))
 
-    def construct(self, observation, noise):
-        """Sample actions: ``(action [E], logits [E, A])`` from ``[E, ...]`` and ``[E, A]``."""
-        logits, _ = self.policy(observation)
-        return self.distribution.sample(logits, noise), logits
+    def construct(self, noise, *tensors):
+        """Sample actions in E environments.
+
+        Args:
+            noise: ``[E, ...]`` of ``distribution.noise``.
+            *tensors: Observation ``[E, ...]`` (its parts if it is structured), the policy's further
+                inputs, and a mask ``[E, M]`` of the actions allowed where there is one. Not as
+                tuples: compiled code takes a tuple of tensors for a constant and would be
+                compiled again for every call.
+
+        Returns:
+            ``(action [E, ...], logits [E, A])``, and with a core its state.
+        """
+        begin = self.parts or 1
+        observation = tensors[:begin] if self.parts else tensors[0]
+        inputs = tensors[begin : begin + self.inputs]
+        mask = tensors[-1] if len(tensors) > begin + self.inputs else None
+        outputs = self.policy(observation, inputs) if inputs else self.policy(observation)
+        logits = outputs[0] if mask is None else self.distribution.mask(outputs[0], mask)
+        action = self.distribution.sample(logits, noise)
+        return (action, logits, outputs[2]) if len(outputs) == 3 else (action, logits)
+
+    def decide(self, stream, noise):
+        """Actions for what the policy reads now.
+
+        Args:
+            stream: ``Stream``.
+            noise: ``[E, ...]`` of ``distribution.noise``; zeros give the mode.
+
+        Returns:
+            ``(action [E, ...], logits [E, A], core state [E, state_size] or None)`` arrays.
+        """
+        # from_numpy shares memory; the call has read it when its outputs are there
+        share = ms.Tensor.from_numpy
+        observation, mask = stream.observation, stream.environment.action_mask
+        arrays = [observation]
+        if isinstance(observation, dict):
+            arrays = [np.ascontiguousarray(part) for part in observation.values()]
+            self.parts = len(arrays)
+        if stream.names:
+            arrays += stream.inputs()
+        if mask is not None:
+            arrays.append(mask)
+        action, logits, *state = self(share(noise), *map(share, arrays))
+        return action.asnumpy(), logits.asnumpy(), state[0].asnumpy()[0] if state else None
 
     def get_action(self, phase, params):
-        """Actions for observations.
+        """As ``decide``, with random numbers drawn here.
 
         Args:
             phase: ``compat.COLLECT`` to sample, ``compat.EVAL`` for the mode.
-            params: ``[N, ...]`` array of observations.
-
-        Returns:
-            ``(action [N], logits [N, A])`` arrays.
+            params: ``Stream``.
         """
-        shape = params.shape[:1]
-        if phase == compat.COLLECT:
-            noise = self.distribution.noise(self.rng, shape)
-        else:
-            noise = np.zeros((*shape, self.distribution.num_parameters), np.float32)
-        action, logits = self(ms.Tensor(params), ms.Tensor(noise))
-        return action.asnumpy(), logits.asnumpy()
+        noise = self.distribution.noise(self.rng, (params.environment.num_envs,))
+        return self.decide(params, np.zeros_like(noise) if phase == compat.EVAL else noise)
 
     def set_weights(self, version, flat):
         """Use new weights from the next unroll on; ``flat`` is copied."""
         self.weights.write(flat)
         self.version = version
 
-    def warm_up(self):
-        """Compile for the E environments; needs no weights, so it can be done while waiting."""
-        envs, shape = self.environment.num_envs, self.environment.observation_shape
-        observation = np.zeros((envs, *shape), self.environment.observation_dtype)
-        noise = np.zeros((envs, self.distribution.num_parameters), np.float32)
-        self(ms.Tensor(observation), ms.Tensor(noise))
+    def begin(self):
+        """Begin the first episodes and compile; needs no weights, so it can be done in waiting."""
+        self._stream = Stream(self.environment, self.policy)
+        noise = self.distribution.noise(np.random.default_rng(), (self.environment.num_envs,))
+        self.decide(self._stream, noise)
 
     def act(self, phase, params):
         """Play one unroll of T steps into ``params``.
@@ -83,34 +182,43 @@ class IMPALAActor(compat.Actor):
         Returns:
             ``params``.
         """
-        unroll, environment = params, self.environment
-        if self._observation is None:
-            self._observation = environment.reset()
-            self._first = np.ones(environment.num_envs, np.bool_)
-        unroll["observation"][0] = self._observation
-        unroll["first"][0] = self._first
+        if self._stream is None:
+            self.begin()
+        unroll, stream, environment = params, self._stream, self.environment
+        names = [name for name in unroll if name.startswith("observation")]
+
+        def put_row(t):
+            parts = stream.frame.values() if isinstance(stream.frame, dict) else (stream.frame,)
+            for name, part in zip(names, parts, strict=True):
+                unroll[name][t] = part
+            unroll["first"][t] = stream.first
+
+        put_row(0)
+        if stream.stack is not None:
+            unroll[OLDER_FRAMES][...] = stream.stack[:, :-1]
+        for name in stream.names:
+            if name in unroll and name != "first":
+                unroll[name][...] = getattr(stream, name)
         unroll["episode_length"][...] = 0
         unroll["behaviour_version"][...] = self.version
         noise = self.distribution.noise(self.rng, (self.unroll_length, environment.num_envs))
 
         for t in range(self.unroll_length):
-            # from_numpy shares the rows' memory; the call has read them when it returns
-            observation = ms.Tensor.from_numpy(unroll["observation"][t])
-            action, logits = self(observation, ms.Tensor.from_numpy(noise[t]))
-            unroll["action"][t] = action = action.asnumpy()
-            unroll["behaviour_logits"][t] = logits.asnumpy()
-            observation, reward, terminated, _, first = environment.step(action)
-            unroll["observation"][t + 1] = observation
-            unroll["reward"][t] = reward
-            unroll["terminated"][t] = terminated
-            unroll["first"][t + 1] = first
+            mask = environment.action_mask
+            if mask is not None:
+                unroll["action_mask"][t] = mask
+            action, logits, state = self.decide(stream, noise[t])
+            unroll["action"][t] = action
+            unroll["behaviour_logits"][t] = logits
+            unroll["reward"][t], unroll["terminated"][t] = stream.step(action, state)
+            put_row(t + 1)
+            if mask is not None:
+                check_mask(unroll["action_mask"][t], stream.first)
             ended, returns, lengths = environment.finished
             if len(ended):
                 unroll["episode_return"][t, ended] = returns
                 unroll["episode_length"][t, ended] = lengths
 
-        self._observation = unroll["observation"][-1].copy()
-        self._first = unroll["first"][-1].copy()
         self.env_steps += int((~unroll["first"][1:]).sum())
         unroll["env_steps"][...] = self.env_steps
         now = time.perf_counter()
@@ -139,16 +247,16 @@ def evaluate(actor, environment, episodes, *, greedy, seed, stop=None):
     envs = environment.num_envs
     quota = np.full(envs, episodes // envs)
     quota[: episodes % envs] += 1
-    rng, actor.rng = actor.rng, np.random.default_rng(seed)
-    phase = compat.EVAL if greedy else compat.COLLECT
     returns = [[] for _ in range(envs)]
+    stream = Stream(environment, actor.policy)
+    phase = compat.EVAL if greedy else compat.COLLECT
+    rng, actor.rng = actor.rng, np.random.default_rng(seed)
     try:
-        observation = environment.reset()
         while quota.any():
             if stop is not None and stop():
                 return None
-            action, _ = actor.get_action(phase, np.ascontiguousarray(observation))
-            observation, *_ = environment.step(action)
+            action, _, state = actor.get_action(phase, stream)
+            stream.step(action, state)
             for env, value, _ in zip(*environment.finished, strict=True):
                 if quota[env]:
                     quota[env] -= 1
@@ -156,3 +264,18 @@ def evaluate(actor, environment, episodes, *, greedy, seed, stop=None):
     finally:
         actor.rng = rng
     return np.concatenate(returns)
+
+
+def check_mask(mask, first):
+    """Refuse a mask without any allowed action, except on final observations.
+
+    Args:
+        mask: ``[E, M]`` bool, of the row that was played.
+        first: ``[E]`` bool, whether the environment was reset instead.
+    """
+    nowhere = ~mask.any(-1) & ~first
+    if nowhere.any():
+        raise ValueError(
+            f"the action mask of environment {int(nowhere.argmax())} allows no action, and its "
+            "episode has not ended: an environment must allow at least one"
+        )

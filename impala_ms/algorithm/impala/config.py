@@ -11,7 +11,9 @@ collect_env_params = {
     "vectorization": "auto",
     "kwargs": {},
     "max_episode_steps": None,
-    "action_repeat": 1,
+    "action_repeat": None,
+    "frame_stack": 1,
+    "env_processes": 0,
 }
 
 # None: as in collect_env_params.
@@ -22,11 +24,17 @@ eval_env_params = {
     "kwargs": None,
     "max_episode_steps": None,
     "action_repeat": None,
+    "frame_stack": None,
+    "env_processes": None,
 }
 
 network_params = {
+    "torso": "mlp",
     "hidden_sizes": [64, 64],
     "activation": "tanh",
+    "core": "none",
+    "core_size": 256,
+    "last_action_reward": False,
     "options": {},
 }
 
@@ -123,15 +131,28 @@ algorithm_config = {
 # interval such as "[0, 1)", or "" for anything of the type. Defaults are the values above.
 schema = {
     "collect_env_params": {
-        "id": ("str", "", "", "gymnasium id, or module:ID to import the module that registers it"),
+        "id": (
+            "str",
+            "",
+            "",
+            "gymnasium or envpool id, or module:ID to import the module that registers it",
+        ),
         "num_envs": ("int", "environments per actor", ">= 1", "E, stepped together in one call"),
         "vectorization": (
             "str",
             "",
-            ["auto", "vector_entry_point", "sync"],
-            "auto: the environment's own vector version where it has one, else sync",
+            ["auto", "vector_entry_point", "sync", "processes", "envpool"],
+            "auto: envpool for Atari games and for what gymnasium lacks, else the environment's "
+            "own vector version where it has one, else sync (one after the other); processes: "
+            "worker processes, for a step slower than about 1 ms, never chosen by auto",
         ),
-        "kwargs": ("dict", "", "", "passed to the environment's constructor"),
+        "kwargs": (
+            "dict",
+            "",
+            "",
+            "passed to the environment's constructor, or to envpool; of Atari games: "
+            "episodic_life, noop_max, repeat_action_probability, full_action_space, fire_reset",
+        ),
         "max_episode_steps": (
             "int | None",
             "decisions",
@@ -139,16 +160,38 @@ schema = {
             "time limit; None: the environment's own",
         ),
         "action_repeat": (
-            "int",
+            "int | None",
             "frames per decision",
             ">= 1",
-            "only counted: env_frames = env_steps x action_repeat",
+            "env_frames = env_steps x action_repeat; only counted, except for Atari games, which "
+            "repeat actions so often; None: 4 for an Atari game, else 1",
+        ),
+        "frame_stack": (
+            "int",
+            "frames",
+            ">= 1",
+            "newest frames that are one observation; for images",
+        ),
+        "env_processes": (
+            "int",
+            "worker processes per actor",
+            ">= 0",
+            "of vectorization processes; 0: one for each core of the actor, at least 2",
         ),
     },
     "network_params": {
-        "hidden_sizes": ("list of int", "units", ">= 1", "width of each hidden layer"),
-        "activation": ("str", "", ["tanh", "relu"], "after each hidden layer"),
-        "options": ("dict", "", "", "further arguments for a network of your own"),
+        "torso": (
+            "str",
+            "",
+            "",
+            "mlp; for images shallow, nature or resnet; module:Class or file.py:Class",
+        ),
+        "hidden_sizes": ("list of int", "units", ">= 1", "width of each hidden layer of an mlp"),
+        "activation": ("str", "", ["tanh", "relu"], "after each hidden layer of an mlp"),
+        "core": ("str", "", ["none", "lstm"], "memory behind the torso"),
+        "core_size": ("int", "units", ">= 1", "of the core"),
+        "last_action_reward": ("bool", "", "", "last action and reward are inputs too"),
+        "options": ("dict", "", "", "further arguments for a torso or network of your own"),
     },
     "policy_params": {
         "eval_greedy": ("bool", "", "", "evaluate the likeliest action instead of a sampled one"),

@@ -10,12 +10,13 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms import compat
+from impala_ms.algorithm.impala.network import time_major
 from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops import losses
 from impala_ms.ops.vtrace import clip_ratios
 
-INPUTS = ("observation", "action", "reward", "terminated", "first", "behaviour_logits")
+INPUTS = ("action", "reward", "terminated", "first", "behaviour_logits")
 STATISTICS = (
     "loss_total",
     "loss_policy_gradient",
@@ -57,33 +58,42 @@ class IMPALALearner(compat.Learner):
         self.max_grad_norm = params["max_grad_norm"] or math.inf
         self.optimizer = make_optimizer(policy.trainable_params(), params)
         self.weights = FlatWeights(policy.get_parameters())
+        # what the policy and its distribution ask for beside INPUTS
+        before = ("last_action", "last_reward", "core_state")
+        self.policy_inputs = getattr(policy, "inputs", ())
+        self.extra = tuple(name for name in before if name in self.policy_inputs)
+        self.parts = 0  # of a structured observation
         self._gradient = ms.value_and_grad(self.loss, None, self.optimizer.parameters, has_aux=True)
         self.set_train()
 
-    def loss(self, observation, action, reward, terminated, first, behaviour_logits):
+    def loss(
+        self, observation, action, reward, terminated, first, behaviour_logits, before=(), mask=None
+    ):
         """Total loss of a batch and the numbers that describe it.
 
         Args:
-            observation: ``[S, T+1, E, ...]`` of the environment's dtype.
-            action: ``[S, T, E]`` int32.
+            observation: ``[S, T+1, E, ...]`` of the environment's dtype; a tuple of these if the
+                observation is structured.
+            action: ``[S, T, E, ...]`` int32 or float32.
             reward: ``[S, T, E]`` float32, raw.
             terminated: ``[S, T, E]`` bool.
             first: ``[S, T+1, E]`` bool.
             behaviour_logits: ``[S, T, E, A]`` float32.
+            before: ``[S, E, ...]`` each, the policy's inputs of row 0 (``extra``, in that order).
+            mask: ``[S, T, E, M]`` bool, actions allowed; or None.
 
         Returns:
             ``(loss, statistics)``: scalar float32 and a tuple of scalars, in the order of
             ``STATISTICS`` without ``gradient_norm``.
         """
-        unrolls, rows, envs = first.shape
-        logits, values = self.policy(observation.reshape((-1, *observation.shape[3:])))
-        logits = time_major(logits.reshape((unrolls, rows, envs, -1)))
-        values = time_major(values.reshape(first.shape))
+        logits, values = self.forward(observation, action, reward, first, before)
         action, reward = time_major(action), time_major(reward)
         terminated, first = time_major(terminated), time_major(first)
         behaviour_logits = time_major(behaviour_logits)
 
         logits, bootstrap_value, values = logits[:-1], values[-1], values[:-1]
+        if mask is not None:
+            logits = self.distribution.mask(logits, time_major(mask))
         reset = first[1:]
         valid = 1.0 - reset.astype(ms.float32)
         rows_used = ops.maximum(valid.sum(), ms.Tensor(1.0, ms.float32))
@@ -131,15 +141,51 @@ class IMPALALearner(compat.Learner):
             1.0 - unexplained / (variance + 1e-8),
         )
 
-    def construct(self, lr, observation, action, reward, terminated, first, behaviour_logits):
+    def forward(self, observation, action, reward, first, before=()):
+        """The policy at all T + 1 rows: ``(logits [T+1, B, A], values [T+1, B])``, B = S E."""
+        if isinstance(observation, tuple):
+            flat = ()
+            for part in observation:
+                flat += (part.reshape((-1, *part.shape[3:])),)
+        else:
+            flat = observation.reshape((-1, *observation.shape[3:]))
+        if self.policy_inputs:
+            outputs = self.policy(flat, self.inputs_of_rows(action, reward, first, before))
+        else:
+            outputs = self.policy(flat)
+        logits, values = outputs[0], outputs[1]
+        logits = logits.reshape((*first.shape, logits.shape[-1]))
+        return time_major(logits), time_major(values.reshape(first.shape))
+
+    def inputs_of_rows(self, action, reward, first, before):
+        """What the policy reads beside observations at all T + 1 rows, in its own order."""
+        inputs = ()
+        for name in self.policy_inputs:
+            if name == "first":
+                inputs += (first,)
+            elif name == "core_state":
+                inputs += (before[self.extra.index(name)],)
+            else:
+                values = action if name == "last_action" else reward
+                start = ops.expand_dims(before[self.extra.index(name)], 1)
+                values = ops.concat((start, values), 1)
+                begun = first.reshape((*first.shape, *[1] * (values.ndim - 3)))
+                values = ops.where(begun, ops.zeros_like(values), values)
+                inputs += (values.reshape((-1, *values.shape[3:])),)
+        return inputs
+
+    def construct(self, lr, *tensors):
         """One update; with a loss or gradient that is not finite the weights stay.
+
+        Args:
+            lr: Scalar float32.
+            *tensors: Of ``tensors``. Not as tuples: compiled code takes a tuple of tensors for a
+                constant and would be compiled again for every batch.
 
         Returns:
             ``[len(STATISTICS)]`` float32.
         """
-        (_, statistics), gradients = self._gradient(
-            observation, action, reward, terminated, first, behaviour_logits
-        )
+        (_, statistics), gradients = self._gradient(*self.arguments(tensors))
         squares = ms.Tensor(0.0, ms.float32)
         for gradient in gradients:
             squares = squares + ops.square(gradient).sum()
@@ -170,10 +216,26 @@ class IMPALALearner(compat.Learner):
             ``{name: float}`` of ``STATISTICS`` and ``learning_rate``.
         """
         lr = self.learning_rate(env_steps)
-        inputs = [ms.Tensor.from_numpy(experience[name]) for name in INPUTS]
-        values = self(ms.Tensor(lr, ms.float32), *inputs).asnumpy()
+        values = self(ms.Tensor(lr, ms.float32), *self.tensors(experience)).asnumpy()
         statistics = dict(zip(STATISTICS, values.tolist(), strict=True))
         return statistics | {"learning_rate": lr}
+
+    def tensors(self, batch):
+        """The batch as tensors that share its memory, one after the other; see ``arguments``."""
+        parts = [name for name in batch if name.startswith("observation")]
+        self.parts = 0 if parts == ["observation"] else len(parts)
+        names = [*parts, *INPUTS, *self.extra]
+        names += ["action_mask"] * ("action_mask" in batch)
+        return [ms.Tensor.from_numpy(batch[name]) for name in names]
+
+    def arguments(self, tensors):
+        """The arguments of ``loss`` from ``tensors``."""
+        begin = self.parts or 1
+        observation = tensors[:begin] if self.parts else tensors[0]
+        end = begin + len(INPUTS)
+        before = tensors[end : end + len(self.extra)]
+        mask = tensors[end + len(self.extra)] if len(tensors) > end + len(self.extra) else None
+        return (observation, *tensors[begin:end], before, mask)
 
     def named_parameters(self):
         """Weights and the optimiser's state as ``{name: array}``: all that a resumed run needs."""
@@ -185,16 +247,7 @@ class IMPALALearner(compat.Learner):
 
     def warm_up(self, batch):
         """Compile for batches like this one; no weight changes."""
-        inputs = [ms.Tensor.from_numpy(batch[name]) for name in INPUTS]
-        self.compile(ms.Tensor(self.lr, ms.float32), *inputs)
-
-
-def time_major(batch):
-    """``[S, T, E, ...]`` to ``[T, S * E, ...]``; only small arrays go through here."""
-    unrolls, rows, envs = batch.shape[:3]
-    if unrolls > 1:
-        batch = ops.transpose(batch, (1, 0, *range(2, batch.ndim)))
-    return batch.reshape((rows, unrolls * envs, *batch.shape[3:]))
+        self.compile(ms.Tensor(self.lr, ms.float32), *self.tensors(batch))
 
 
 def make_optimizer(parameters, params):

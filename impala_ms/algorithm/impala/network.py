@@ -1,44 +1,176 @@
 """The policy and baseline network, the same Cell in actor, learner and evaluator.
 
-Input: observations. Output: parameters of the policy's distribution and the baseline's value.
+Input: observations and what else it asks for. Output: parameters of the policy's distribution and
+the baseline's value.
 """
 
-import mindspore as ms
-from mindspore import nn
+import math
 
+import mindspore as ms
+from mindspore import nn, ops
+
+from impala_ms.config import resolve
 from impala_ms.nets.mlp import MLP, dense
-from impala_ms.ops.distributions import Categorical
+from impala_ms.ops.distributions import one_hot
+from impala_ms.trajectory import leaf_array, leaves
+
+TORSOS = {
+    "shallow": "impala_ms.nets.conv:Shallow",
+    "nature": "impala_ms.nets.conv:Nature",
+    "resnet": "impala_ms.nets.resnet:ResNet",
+}
+CORES = {"lstm": "impala_ms.nets.lstm:LSTM"}
 
 
 class IMPALAPolicy(nn.Cell):
-    """A torso with a policy head and a baseline head.
+    """A torso, a core if one is asked for, a policy head and a baseline head.
 
     A network of your own is any Cell with this constructor, this ``construct`` and the attribute
-    ``distribution``; name it in ``algorithm_config["policy_and_network"]["type"]``.
+    ``distribution``; name it in ``algorithm_config["policy_and_network"]["type"]``. A torso of
+    your own is a Cell with the constructor ``(observation_shape, **options)``, the attribute
+    ``outputs`` and ``construct(x [N, ...]) -> [N, outputs]``; name it in ``network.torso``.
 
     Args:
-        observation_shape: Shape of one observation.
-        num_actions: A, number of discrete actions.
-        hidden_sizes: Width of each hidden layer.
-        activation: ``tanh`` or ``relu``.
+        observation_space: Description of the space (``VectorEnvironment.spaces()``), with stacked
+            frames as ``[k, ...]``.
+        distribution: Of the actions (``ops.distributions``).
+        torso: ``mlp``, ``shallow``, ``nature``, ``resnet`` or a class of your own. Parts of a
+            structured observation that have no image are put beside the torso's features.
+        hidden_sizes: Width of each hidden layer of an ``mlp``.
+        activation: ``tanh`` or ``relu``, of an ``mlp``.
+        core: ``none`` or ``lstm``.
+        core_size: Units of the core.
+        last_action_reward: Whether the last action and reward are inputs, beside the features.
+        options: Further arguments of the torso.
+
+    Attributes:
+        inputs: What ``construct`` takes after the observation, by name.
+        state_size: Numbers of the core's state; 0 without a core.
     """
 
-    def __init__(self, observation_shape, num_actions, *, hidden_sizes, activation):
+    def __init__(
+        self,
+        observation_space,
+        distribution,
+        *,
+        torso="mlp",
+        hidden_sizes=(64, 64),
+        activation="tanh",
+        core="none",
+        core_size=256,
+        last_action_reward=False,
+        **options,
+    ):
         """Draw the initial weights from MindSpore's generator."""
         super().__init__()
-        self.distribution = Categorical(num_actions)
-        self.torso = MLP(observation_shape, hidden_sizes, activation)
-        self.policy_head = dense(self.torso.outputs, num_actions, 0.01)
-        self.baseline_head = dense(self.torso.outputs, 1, 1.0)
+        self.distribution = distribution
+        self.torso = Torso(observation_space, torso, hidden_sizes, activation, options)
+        width = self.torso.outputs
+        self.inputs = ("last_action", "last_reward") if last_action_reward else ()
+        if last_action_reward:
+            width += distribution.encoded_size + 1
+        self.core, self.state_size = None, 0
+        if core != "none":
+            self.core = resolve(CORES[core])(width, core_size)
+            self.state_size, width = self.core.state_size, self.core.outputs
+            self.inputs += ("first", "core_state")
+        self.last_action_reward = last_action_reward
+        self.policy_head = dense(width, distribution.num_parameters, 0.01)
+        self.baseline_head = dense(width, 1, 1.0)
 
-    def construct(self, observation):
-        """Evaluate a batch.
+    def construct(self, observation, inputs=()):
+        """Evaluate a batch of N = S T E rows, S unrolls of T steps in E environments.
 
         Args:
-            observation: ``[N, ...]`` of the environment's dtype.
+            observation: ``[N, ...]`` of the environment's dtype, or a tuple of these, one for each
+                part of a structured observation.
+            inputs: Those of ``inputs``: ``last_action [N, ...]``, ``last_reward [N]`` float32;
+                ``first [S, T, E]`` bool, ``core_state [S, E, state_size]`` float32.
 
         Returns:
-            ``(logits [N, A], baseline [N])``, float32.
+            ``(parameters [N, A], baseline [N])``, float32; with a core also ``core_state
+            [S, E, state_size]`` after the last row.
         """
-        features = self.torso(observation.astype(ms.float32))
-        return self.policy_head(features), self.baseline_head(features).squeeze(-1)
+        features = self.torso(observation)
+        if self.last_action_reward:
+            last_reward = ops.expand_dims(ops.clamp(inputs[1], -1.0, 1.0), -1)
+            last_action = self.distribution.encode(inputs[0])
+            features = ops.concat((features, last_action, last_reward), -1)
+        if self.core is None:
+            return self.policy_head(features), self.baseline_head(features).squeeze(-1)
+        first, state = inputs[-2:]
+        unrolls, steps, envs = first.shape
+        features, state = self.core(
+            time_major(features.reshape((unrolls, steps, envs, -1))),
+            time_major(first),
+            state.reshape((unrolls * envs, -1)),
+        )
+        features = features.reshape((steps, unrolls, envs, -1))
+        if unrolls > 1:
+            features = ops.transpose(features, (1, 0, 2, 3))
+        features = features.reshape((unrolls * steps * envs, -1))
+        state = state.reshape((unrolls, envs, -1))
+        return self.policy_head(features), self.baseline_head(features).squeeze(-1), state
+
+
+class Torso(nn.Cell):
+    """Observations of any supported space to features ``[N, outputs]``.
+
+    A single array goes through the network as it is. Of a structured observation, ``mlp`` takes
+    all parts side by side; any other network takes each image (a part of two dimensions or more),
+    and the other parts are put beside its features. A Discrete part is one-hot.
+
+    Args: as of ``IMPALAPolicy``.
+    """
+
+    def __init__(self, observation_space, torso, hidden_sizes, activation, options):
+        super().__init__()
+        parts = leaves(observation_space).values()
+        shapes = [leaf_array(leaf)[0] for leaf in parts]
+        self.choices = tuple(leaf["n"] if leaf["type"] == "Discrete" else 0 for leaf in parts)
+        self.sizes = tuple(
+            choices or math.prod(shape) for choices, shape in zip(self.choices, shapes, strict=True)
+        )
+        self.single = len(parts) == 1 and not self.choices[0]
+        if torso == "mlp":
+            shape = shapes[0] if self.single else (sum(self.sizes),)
+            self.whole = MLP(shape, hidden_sizes, activation, **options)
+            self.images, self.outputs = (), self.whole.outputs
+            return
+        make = resolve(TORSOS.get(torso, torso))
+        if self.single:
+            self.whole = make(shapes[0], **options)
+            self.images, self.outputs = (), self.whole.outputs
+            return
+        self.images = tuple(len(shape) > 1 for shape in shapes)
+        if not any(self.images):
+            raise ValueError(f"torso {torso} is for images, but there is none in {shapes}")
+        pairs = list(zip(shapes, self.images, strict=True))
+        self.networks = nn.CellList([make(shape, **options) for shape, image in pairs if image])
+        beside = sum(size for size, image in zip(self.sizes, self.images, strict=True) if not image)
+        self.outputs = sum(network.outputs for network in self.networks) + beside
+
+    def construct(self, observation):
+        """Features of a batch of observations."""
+        if self.single:
+            return self.whole(observation)
+        parts = (observation,) if len(self.choices) == 1 else observation
+        columns, network = (), 0
+        for i in range(len(self.choices)):
+            if self.images and self.images[i]:
+                columns += (self.networks[network](parts[i]),)
+                network += 1
+            elif self.choices[i]:
+                columns += (one_hot(parts[i], self.choices[i]),)
+            else:
+                columns += (parts[i].reshape((-1, self.sizes[i])).astype(ms.float32),)
+        features = ops.concat(columns, -1) if len(columns) > 1 else columns[0]
+        return features if self.images else self.whole(features)
+
+
+def time_major(batch):
+    """``[S, T, E, ...]`` to ``[T, S * E, ...]``; only small arrays go through here."""
+    unrolls, rows, envs = batch.shape[:3]
+    if unrolls > 1:
+        batch = ops.transpose(batch, (1, 0, *range(2, batch.ndim)))
+    return batch.reshape((rows, unrolls * envs, *batch.shape[3:]))

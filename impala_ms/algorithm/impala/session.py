@@ -17,11 +17,12 @@ from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.trainer import ActorTrainer
 from impala_ms.config import resolve
-from impala_ms.envs.make import episode_seeds
+from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
-from impala_ms.trajectory import Batches, TrajectorySpec
+from impala_ms.ops.distributions import make_distribution
+from impala_ms.trajectory import Batches, TrajectorySpec, leaf_array, leaves
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,12 @@ EVALUATION, ACTIONS = 1 << 24, 1 << 25
 def make_policy(config, spaces):
     """The network for these spaces; its parameters have the same order on every rank."""
     network = resolve(config.algorithm_config["policy_and_network"]["type"])
-    observation, action = spaces["observation"], spaces["action"]
+    observation, frames = spaces["observation"], spaces["frame_stack"]
+    if frames > 1:
+        observation = observation | {"shape": [frames, *observation["shape"]]}
     params = dict(config.network_params)
-    return network(tuple(observation["shape"]), action["n"], **params.pop("options"), **params)
+    options = params.pop("options")
+    return network(observation, make_distribution(spaces["action"]), **options, **params)
 
 
 def make_actor(config, policy, environment, rng):
@@ -43,16 +47,21 @@ def make_actor(config, policy, environment, rng):
     return actor(policy, environment, config.trainer_params["unroll_length"], rng)
 
 
-def make_spec(config, spaces, distribution):
+def make_spec(config, spaces, policy):
     """Layout of an unroll, the same on every rank."""
+    parts = leaves(spaces["observation"])
+    distribution = policy.distribution
     return TrajectorySpec(
         unroll_length=config.trainer_params["unroll_length"],
         num_envs=config.collect_env_params["num_envs"],
-        observation_shape=tuple(spaces["observation"]["shape"]),
-        observation_dtype=spaces["observation"]["dtype"],
+        observation={path: leaf_array(leaf) for path, leaf in parts.items()},
         action_shape=distribution.action_shape,
         action_dtype=distribution.action_dtype,
         policy_parameters=distribution.num_parameters,
+        frame_stack=spaces["frame_stack"],
+        mask_size=spaces["action_mask"],
+        inputs=getattr(policy, "inputs", ()),
+        state_size=getattr(policy, "state_size", 0),
     )
 
 
@@ -141,11 +150,11 @@ class IMPALASession(compat.Session):
         actor = make_actor(config, policy, self.environment, rng)
         per_round = config.unrolls_per_batch // config.actors
         buffers = per_round if params["synchronous"] else params["unrolls_in_flight"]
-        spec = make_spec(config, spaces, actor.distribution)
+        spec = make_spec(config, spaces, policy)
         exchange.begin(spec, buffers, actor.weights.size)
         if rank > 0:
             logger.info("unrolls of %d bytes, layout %s", spec.nbytes, spec.digest())
-        actor.warm_up()
+        actor.begin()
         parts = SimpleNamespace(
             actor=actor,
             exchange=exchange,
@@ -174,7 +183,7 @@ class IMPALASession(compat.Session):
             logger.info("resumed from %s", path)
         recorder = Recorder(time.monotonic(), state.get("totals"))
         self.sinks = self.make_sinks(recorder)
-        spec = make_spec(config, spaces, policy.distribution)
+        spec = make_spec(config, spaces, policy)
         batches = Batches(spec, config.unrolls_per_batch)
         version = recorder.updates + recorder.updates_skipped
         exchange.begin(spec, batches, learner.weights.size, version)
@@ -191,7 +200,8 @@ class IMPALASession(compat.Session):
             partner=partner,
             best_return=state.get("best_return"),
         )
-        frames = config.collect_env_params["action_repeat"]
+        collect = config.collect_env_params
+        frames = frames_per_step(collect["id"], collect["action_repeat"])
         trainer = resolve(config.algorithm_config["trainer"]["type"])(
             parts, params | {"action_repeat": frames, "actors": config.actors}
         )

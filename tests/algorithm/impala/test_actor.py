@@ -11,6 +11,7 @@ from impala_ms.algorithm.impala import session
 from impala_ms.algorithm.impala.actor import IMPALAActor, evaluate
 from impala_ms.algorithm.impala.network import IMPALAPolicy
 from impala_ms.envs.make import episode_seeds, make_vec
+from impala_ms.ops.distributions import Categorical
 from impala_ms.trajectory import TrajectorySpec
 from tests import compiled, fakes  # noqa: F401  compiled sets graph mode
 
@@ -43,13 +44,19 @@ def unroll_buffer(environment):
     spec = TrajectorySpec(
         unroll_length=T,
         num_envs=environment.num_envs,
-        observation_shape=(1,),
-        observation_dtype=np.float32,
+        observation={"": ((1,), np.float32)},
         action_shape=(),
         action_dtype=np.int32,
         policy_parameters=2,
     )
     return spec.views(np.full(spec.nbytes, ABSURD, np.uint8))
+
+
+def showing(observation):
+    """A stream at these observations."""
+    stream = module.Stream(counting(envs=len(observation)), fakes.linear_net((1,), 2))
+    stream.observation = observation
+    return stream
 
 
 def play(actor, unrolls):
@@ -187,8 +194,7 @@ class TestWeights:
     def test_the_compiled_policy_uses_new_weights(self):
         actor = make_actor(counting())
         assert actor.version == -1
-        actor.warm_up()
-        assert actor._observation is None  # nothing was played
+        actor.begin()  # compiles, and plays nothing
         for version, (slope, bias, action) in enumerate([(0, 500, 1), (0, -500, 0), (0, 500, 1)]):
             flat = weights(slope, bias)
             actor.set_weights(version, flat)
@@ -199,15 +205,15 @@ class TestWeights:
             assert unroll["behaviour_version"] == version
 
     def test_a_network_that_was_compiled_gives_the_logits_of_its_weights(self):
-        policy = IMPALAPolicy((1,), 2, hidden_sizes=[8], activation="relu")
+        policy = IMPALAPolicy(fakes.box(1), Categorical(2), hidden_sizes=[8], activation="relu")
         actor = IMPALAActor(policy, counting(), T, np.random.default_rng(0))
-        actor.warm_up()
+        actor.begin()
         rng = np.random.default_rng(1)
         for _ in range(2):
             flat = rng.normal(size=actor.weights.size).astype(np.float32)
             actor.set_weights(0, flat)
             count = np.float32([[0.0], [1.0], [7.0]])
-            _, logits = actor.get_action(compat.EVAL, count)
+            _, logits, _ = actor.get_action(compat.EVAL, showing(count))
             w1, b1, w2, b2 = np.split(flat[: 8 + 8 + 16 + 2].astype(np.float64), [8, 16, 32])
             hidden = np.maximum(count @ w1.reshape(1, 8) + b1, 0)
             np.testing.assert_allclose(logits, hidden @ w2.reshape(2, 8).T + b2, rtol=1e-4)
@@ -219,10 +225,13 @@ class TestGetAction:
         actor.set_weights(0, weights(slope=1.0, bias=-2.0))
         observation = np.float32([[0], [1.9], [2.1]])
         for _ in range(5):
-            action, logits = actor.get_action(compat.EVAL, observation)
+            action, logits, state = actor.get_action(compat.EVAL, showing(observation))
+            assert state is None
             np.testing.assert_array_equal(action, [0, 0, 1])
         np.testing.assert_allclose(logits[:, 1], [-2.0, -0.1, 0.1], atol=1e-6)
-        sampled = np.stack([actor.get_action(compat.COLLECT, observation)[0] for _ in range(60)])
+        sampled = np.stack(
+            [actor.get_action(compat.COLLECT, showing(observation))[0] for _ in range(60)]
+        )
         assert (sampled.mean(0) > 0).all()
         assert (sampled.mean(0) < 1).all()
 

@@ -27,8 +27,7 @@ from impala_ms.trajectory import Batches, TrajectorySpec
 SPEC = TrajectorySpec(
     unroll_length=3,
     num_envs=2,
-    observation_shape=(1,),
-    observation_dtype=np.float32,
+    observation={"": ((1,), np.float32)},
     action_shape=(),
     action_dtype=np.int32,
     policy_parameters=2,

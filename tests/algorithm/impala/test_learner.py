@@ -8,8 +8,9 @@ from impala_ms.algorithm.impala import config
 from impala_ms.algorithm.impala.learner import INPUTS, STATISTICS, IMPALALearner
 from impala_ms.algorithm.impala.network import IMPALAPolicy
 from impala_ms.nets.weights import FlatWeights
+from impala_ms.ops.distributions import Categorical
 from tests.compiled import compiled, one_by_one
-from tests.fakes import linear_net
+from tests.fakes import box, linear_net
 
 T, D, A = 5, 3, 4  # steps, size of an observation, actions
 TOTAL_ENV_STEPS = 1000
@@ -17,6 +18,8 @@ TOTAL_ENV_STEPS = 1000
 BASE = config.learner_params | {
     "lr": 2.0,
     "gamma": 0.9,
+    "reward_scale": 1.0,
+    "adam_beta1": 0.9,
     "entropy_cost": 0.3,
     "baseline_cost": 0.7,
     # so large that the size of the gradient counts, which both optimisers divide out else
@@ -93,6 +96,7 @@ def by_hand(flat, batch, p):
                 reward = min(1.0, max(-1.0, reward))
             elif p["reward_clip"] == "soft_asymmetric":
                 reward = 5 * np.tanh(reward / 5) * (0.3 if reward < 0 else 1.0)
+            reward *= p["reward_scale"]
             log_probs = log_softmax(policy_weight @ x[t] + policy_bias)
             behaviour = log_softmax(batch["behaviour_logits"][s, t, e].astype(np.float64))
             ratio = np.exp(log_probs[action] - behaviour[action])
@@ -224,6 +228,7 @@ class TestOneStepByHand:
                 2,
             ),
             ({"correction": "epsilon", "epsilon": 0.1, "reward_clip": "soft_asymmetric"}, 2),
+            ({"reward_clip": "abs_one", "reward_scale": 0.25}, 2),
             ({"correction": "none", "lambda_": 0.7}, 2),
             ({"rho_bar": 1.4, "c_bar": 0.8, "pg_rho_bar": 0.6, "lambda_": 0.9}, 2),
             ({"rho_bar": None, "c_bar": None, "pg_rho_bar": None, "max_grad_norm": 0.2}, 2),
@@ -408,14 +413,14 @@ class TestGradient:
     @classmethod
     def deep(cls):
         ms.set_seed(2)
-        policy = IMPALAPolicy((D,), A, hidden_sizes=[6, 5], activation="tanh")
+        policy = IMPALAPolicy(box(D), Categorical(A), hidden_sizes=[6, 5], activation="tanh")
         learner = IMPALALearner(policy, BASE, TOTAL_ENV_STEPS)
         rng = np.random.default_rng(4)
         learner.weights.write(rng.normal(size=learner.weights.size).astype(np.float32))
         return learner
 
     def test_compiled_and_eager_agree(self, deep):
-        tensors = [ms.Tensor(random_batch(2, 3)[name]) for name in INPUTS]
+        tensors = [ms.Tensor(random_batch(2, 3)[name]) for name in ("observation", *INPUTS)]
         parameters = deep.weights.parameters
         gradient = ms.value_and_grad(deep.loss, None, parameters, has_aux=True)
 
@@ -456,7 +461,7 @@ class TestGradient:
         for t in reversed(range(T)):
             following = targets[t] = batch["reward"][0, t, 0] + BASE["gamma"] * following
 
-        tensors = [batch[name] for name in INPUTS]
+        tensors = [batch[name] for name in ("observation", *INPUTS)]
         gradient = ms.grad(net.loss, 5, policy.baseline_weight, has_aux=True)
 
         def both(*inputs):

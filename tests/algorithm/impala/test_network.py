@@ -4,15 +4,17 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso
 from impala_ms.nets.weights import FlatWeights
+from impala_ms.ops.distributions import Categorical
 from tests import compiled  # noqa: F401  sets graph mode
+from tests.fakes import box
 
 
 @pytest.fixture(scope="module")
 def policy():
     ms.set_seed(3)
-    return IMPALAPolicy((2, 3), 4, hidden_sizes=[16, 8], activation="relu")
+    return IMPALAPolicy(box(2, 3), Categorical(4), hidden_sizes=[16, 8], activation="relu")
 
 
 def numpy_outputs(policy, observation):
@@ -43,6 +45,77 @@ def test_the_policy_begins_near_uniform_and_the_baseline_does_not_begin_at_0(pol
     assert np.abs(baseline).max() > 0.1
 
 
+STRUCTURED = {
+    "type": "Dict",
+    "spaces": {
+        "place": box(2, 2),
+        "kind": {"type": "Discrete", "n": 3, "start": 0},
+        "code": {"type": "MultiDiscrete", "nvec": [4, 5], "start": [0, 0]},
+    },
+}
+
+
+class Mean(ms.nn.Cell):
+    """A torso: the mean of an image, times ``factor``."""
+
+    def __init__(self, observation_shape, *, factor=1.0):
+        super().__init__()
+        self.outputs = 1
+        self.factor = factor
+
+    def construct(self, x):
+        return self.factor * x.astype(ms.float32).reshape((x.shape[0], -1)).mean(-1, True)
+
+
+class TestStructuredObservations:
+    """A mlp takes all parts side by side; another torso the images, and the rest beside them."""
+
+    place = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    kind = np.array([2, 0, 1])
+    code = np.array([[3, 4], [0, 0], [1, 2]])
+
+    def features(self, torso, **options):
+        net = Torso(STRUCTURED, torso, [6], "relu", options)
+        parts = tuple(map(ms.Tensor, (self.place, self.kind, self.code)))
+        return net, net(parts).asnumpy()
+
+    def side_by_side(self):
+        return np.concatenate([self.place.reshape(3, 4), np.eye(3)[self.kind], self.code], -1)
+
+    def test_mlp(self):
+        net, got = self.features("mlp")
+        weight = net.whole.layers[0].weight.asnumpy()
+        assert weight.shape == (6, 9)
+        wanted = np.maximum(self.side_by_side() @ weight.T, 0)
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+        assert net.outputs == 6
+
+    def test_images_go_through_the_torso(self):
+        net, got = self.features(f"{__name__}:Mean", factor=2.0)
+        mean = 2 * self.place.reshape(3, 4).mean(-1, keepdims=True)
+        wanted = np.concatenate([mean, np.eye(3)[self.kind], self.code], -1)
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+        assert net.outputs == got.shape[1] == 6
+
+    def test_a_discrete_observation_is_one_hot(self):
+        net = Torso({"type": "Discrete", "n": 4, "start": 0}, "mlp", [5], "relu", {})
+        weight = net.whole.layers[0].weight.asnumpy()
+        assert weight.shape == (5, 4)
+        got = net(ms.Tensor(np.array([3, 1]))).asnumpy()
+        np.testing.assert_allclose(got, np.maximum(weight.T[[3, 1]], 0), rtol=1e-6)
+
+
+def test_core_and_last_action_need_inputs(policy):
+    assert (policy.inputs, policy.state_size) == ((), 0)
+    params = {"hidden_sizes": [4], "activation": "tanh"}
+    net = IMPALAPolicy(box(3), Categorical(2), last_action_reward=True, **params)
+    assert net.inputs == ("last_action", "last_reward")
+    assert net.policy_head.in_channels == 4 + 2 + 1
+    net = IMPALAPolicy(box(3), Categorical(2), core="lstm", core_size=5, **params)
+    assert net.inputs == ("first", "core_state")
+    assert (net.state_size, net.policy_head.in_channels) == (10, 5)
+
+
 def test_the_distribution_is_that_of_the_actions(policy):
     assert policy.distribution.num_actions == policy.distribution.num_parameters == 4
 
@@ -50,7 +123,7 @@ def test_the_distribution_is_that_of_the_actions(policy):
 def test_equal_seeds_give_equal_weights_on_every_rank():
     def flat(seed):
         ms.set_seed(seed)
-        net = IMPALAPolicy((3,), 2, hidden_sizes=[4], activation="tanh")
+        net = IMPALAPolicy(box(3), Categorical(2), hidden_sizes=[4], activation="tanh")
         return FlatWeights(net.get_parameters()).read()
 
     np.testing.assert_array_equal(flat(1), flat(1))

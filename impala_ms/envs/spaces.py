@@ -1,0 +1,322 @@
+"""Observation and action spaces: which are supported, how they are described and laid out.
+
+Input: gymnasium's spaces. Output: layouts, which turn what an environment returns into arrays of
+declared shape and dtype, and what a policy samples into what an environment takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impala_ms.envs.errors import MakeError, one_line
+
+MASK = "action_mask"  # key of an observation or an info
+_LISTED_BOUNDS = 64  # a box with more elements is described by a digest of its bounds
+_PARTS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
+
+
+class Leaf(NamedTuple):
+    """One array of an observation.
+
+    Attributes:
+        path: Keys and indices that lead to it, joined by ``/``; empty for a plain observation.
+        keys: The same as the observation takes them.
+        shape: Of one environment's array.
+        dtype: Its type.
+    """
+
+    path: str
+    keys: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def find(self, observation: Any) -> Any:
+        """This part of an observation.
+
+        Raises:
+            ValueError: If the observation has no such part.
+        """
+        part = observation
+        try:
+            for key in self.keys:
+                part = part[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"the observation has no part {self.path!r}, but its space has: "
+                f"{one_line(repr(observation))}"
+            ) from error
+        return part
+
+    def check(self, part: Any, leading: tuple[int, ...] = ()) -> NDArray[Any]:
+        """The array of a part, refused where an assignment would change it silently.
+
+        An assignment would stretch shapes, cut fractions off and let integers wrap around.
+
+        Args:
+            part: What the environment returned here.
+            leading: Shape before that of one environment: ``(E,)`` for a batch.
+
+        Raises:
+            ValueError: If shape or type are not those of the space.
+        """
+        if (
+            type(part) is np.ndarray
+            and part.dtype == self.dtype
+            and part.shape == leading + self.shape
+        ):
+            return part
+        array = np.asarray(part)
+        kinds = "biuf" if self.dtype.kind == "f" else "biu"
+        if array.shape != leading + self.shape or array.dtype.kind not in kinds:
+            given = f"shape {array.shape[len(leading) :]} and type {array.dtype}"
+        elif self.dtype.kind != "f" and (array.astype(self.dtype) != array).any():
+            given = f"type {array.dtype}, from {array.min()} to {array.max()}"
+        else:
+            return array
+        raise ValueError(
+            f"the environment returned {f'{self.path!r} of ' if self.path else ''}an observation "
+            f"of {given}, but the observation space says {self.shape} and {self.dtype}"
+        )
+
+
+class ObservationLayout:
+    """How the observations of a space lie in arrays.
+
+    Args:
+        id: The environment, for messages.
+        space: gymnasium's space. Texts in it are left out.
+        mask_size: Entries of an action mask; if not 0, the part ``action_mask`` of a Dict is one.
+
+    Attributes:
+        plain: Whether an observation is one array.
+        leaves: ``{path: Leaf}``, in the order of the space.
+        has_mask: Whether a part is an action mask; it is not among the leaves.
+        description: Of the space as plain JSON values, without what is left out.
+        left_out: Paths of the texts.
+    """
+
+    def __init__(self, id: str, space: Any, mask_size: int) -> None:
+        """Walk through the space; a ``MakeError`` says what of it is not supported."""
+        self.leaves: dict[str, Leaf] = {}
+        self.has_mask = False
+        self.left_out: list[str] = []
+        self._id, self._space, self._mask_size = id, space, mask_size
+        description = self._walk(space, (), "")
+        if description is None or not self.leaves:
+            raise MakeError(
+                f"{id} has the observation space {one_line(space)}, in which there is nothing but "
+                f"texts or an action mask; supported are {_PARTS}: wrap the environment"
+            )
+        self.description: dict[str, Any] = description
+        self.plain = "" in self.leaves
+
+    def write(self, arrays: Mapping[str, NDArray[Any]], index: int, observation: Any) -> None:
+        """Copy one environment's observation into row ``index`` of ``{path: [E, …]}``."""
+        for path, leaf in self.leaves.items():
+            arrays[path][index] = leaf.check(leaf.find(observation))
+
+    def batch(self, observation: Any, envs: int) -> dict[str, NDArray[Any]]:
+        """``{path: [E, …]}``, contiguous, of a vector environment's batched observation."""
+        return {
+            path: np.ascontiguousarray(leaf.check(leaf.find(observation), (envs,)), leaf.dtype)
+            for path, leaf in self.leaves.items()
+        }
+
+    def _walk(self, space: Any, keys: tuple[Any, ...], path: str) -> dict[str, Any] | None:
+        """Description of a part, None if nothing is left of it; its leaves are noted."""
+        from gymnasium import spaces
+
+        if space.dtype is not None and np.dtype(space.dtype).kind == "U":
+            self.left_out.append(path)
+            return None
+        if isinstance(space, spaces.Dict):
+            named = {}
+            for key, inner in space.spaces.items():
+                if not keys and key == MASK and self._mask_size:
+                    self._check_mask(inner)
+                    self.has_mask = True
+                    continue
+                described = self._walk(inner, (*keys, key), _join(path, key))
+                if described is not None:
+                    named[str(key)] = described
+            return {"type": "Dict", "spaces": named} if named else None
+        if isinstance(space, spaces.Tuple):
+            listed: list[dict[str, Any]] = []
+            for index, inner in enumerate(space.spaces):
+                # Numbered as they are described: without what is left out.
+                described = self._walk(inner, (*keys, index), _join(path, len(listed)))
+                if described is not None:
+                    listed.append(described)
+            return {"type": "Tuple", "spaces": listed} if listed else None
+        found = _leaf_array(space)
+        if found is None:
+            whole = "" if not keys else f", whose part {path!r} is {one_line(space)}"
+            raise MakeError(
+                f"{self._id} has the observation space {one_line(self._space)}{whole}, but only "
+                f"{_PARTS} are supported (Text is left out): wrap the environment, for instance "
+                "with gymnasium.wrappers.TransformObservation"
+            )
+        if path in self.leaves:
+            raise MakeError(
+                f"{self._id} has two parts of its observation space that are both called "
+                f"{path!r}: rename one of the keys"
+            )
+        self.leaves[path] = Leaf(path, keys, *found)
+        return _describe(space)
+
+    def _check_mask(self, space: Any) -> None:
+        from gymnasium import spaces
+
+        parts = space.spaces if isinstance(space, spaces.Tuple) else (space,)
+        size = sum(math.prod(part.shape or ()) for part in parts)
+        if size != self._mask_size:
+            raise MakeError(
+                f"{self._id} has an observation part {MASK!r} of {size} entries, but an action "
+                f"mask of its action space has {self._mask_size}: give it one entry for each "
+                "action, or another name if it is no mask"
+            )
+
+
+@dataclass(frozen=True)
+class ActionLayout:
+    """What a policy samples and what the environment takes.
+
+    Attributes:
+        shape: Of one sampled action: ``()``, ``(parts,)``, or that of a Box.
+        mask_size: Entries of an action mask: n, the sum of all parts, or 0 for a Box.
+        num_actions: n of a Discrete space, else 0.
+        description: Of the space as plain JSON values.
+    """
+
+    shape: tuple[int, ...]
+    mask_size: int
+    num_actions: int
+    description: dict[str, Any]
+    _start: NDArray[np.int64] | int | None
+    _bounds: tuple[NDArray[Any], NDArray[Any]] | None
+    _dtype: np.dtype[Any]
+    _taken_shape: tuple[int, ...]
+
+    @property
+    def starts_at_0(self) -> bool:
+        """Whether actions are counted as the environment counts them."""
+        return self._start is None
+
+    def encode(self, action: NDArray[Any]) -> NDArray[Any]:
+        """``[E, *shape]`` as sampled to ``[E, …]`` as the environments take it.
+
+        Raises:
+            ValueError: If the shape is another.
+        """
+        action = np.asarray(action, np.int64 if self._bounds is None else self._dtype)
+        if action.shape[1:] != self.shape:
+            raise ValueError(f"actions have shape {action.shape}, not [E, *{self.shape}]")
+        if self._bounds is not None:
+            return np.clip(action, *self._bounds)
+        if self._start is not None:
+            action = action + self._start
+        if self.num_actions:
+            return action
+        if self._dtype != np.int64 or self._taken_shape != self.shape:
+            action = action.astype(self._dtype).reshape(-1, *self._taken_shape)
+        return action
+
+
+def action_layout(id: str, space: Any) -> ActionLayout:
+    """The layout of an action space.
+
+    Raises:
+        MakeError: If the space is not supported.
+    """
+    from gymnasium import spaces
+
+    int64 = np.dtype(np.int64)
+    if isinstance(space, spaces.Discrete):
+        n, start = int(space.n), int(space.start)
+        return ActionLayout((), n, n, _describe(space), start or None, None, int64, ())
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        nvec, starts = space.nvec, np.asarray(space.start, np.int64)
+        moved = starts if starts.any() else None
+        return ActionLayout(
+            nvec.shape, int(nvec.sum()), 0, _describe(space), moved, None, int64, nvec.shape
+        )
+    if isinstance(space, spaces.MultiBinary):
+        taken = tuple(space.shape)
+        parts = math.prod(taken)
+        dtype = np.dtype(space.dtype)
+        return ActionLayout((parts,), 2 * parts, 0, _describe(space), None, None, dtype, taken)
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+        bounds = np.asarray(space.low), np.asarray(space.high)
+        shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+        return ActionLayout(shape, 0, 0, _describe(space), None, bounds, dtype, shape)
+    raise MakeError(
+        f"{id} has the action space {one_line(space)}, but only Discrete, MultiDiscrete of one "
+        "dimension, MultiBinary and Box of floats are supported: wrap the environment, for "
+        "instance with gymnasium.wrappers.TransformAction"
+    )
+
+
+def joined_mask(mask: Any, leading: tuple[int, ...] = ()) -> NDArray[np.bool_]:
+    """An action mask as one array ``[*leading, M]``; a tuple holds one mask for each part.
+
+    Raises:
+        ValueError: If its arrays do not fit together.
+    """
+    parts = mask if isinstance(mask, (tuple, list)) and np.ndim(mask[0]) else (mask,)
+    arrays = [np.asarray(part).reshape(*leading, -1) for part in parts]
+    joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
+    return joined.astype(np.bool_)
+
+
+def _leaf_array(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """``(shape, dtype)`` of the arrays of a part, None if it is not supported."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "biuf":
+        return tuple(space.shape), np.dtype(space.dtype)
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return tuple(space.shape or ()), np.dtype(np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return tuple(space.shape), np.dtype(np.int8)
+    return None
+
+
+def _describe(space: Any) -> dict[str, Any]:
+    """One part as JSON values. Infinite bounds are strings: JSON has no number for them."""
+    if hasattr(space, "nvec"):
+        nvec, start = space.nvec.tolist(), np.asarray(space.start).tolist()
+        return {"type": "MultiDiscrete", "nvec": nvec, "start": start}
+    if hasattr(space, "start"):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if hasattr(space, "n"):
+        return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
+    return {
+        "type": "Box",
+        "shape": list(space.shape),
+        "dtype": str(space.dtype),
+        "low": _describe_bound(space.low),
+        "high": _describe_bound(space.high),
+    }
+
+
+def _describe_bound(bound: NDArray[Any]) -> Any:
+    if bound.size and (bound == bound.flat[0]).all():
+        return _number(bound.flat[0])
+    if bound.size <= _LISTED_BOUNDS:
+        return [_number(value) for value in bound.flat]
+    return "sha256:" + hashlib.sha256(np.ascontiguousarray(bound).tobytes()).hexdigest()
+
+
+def _number(value: Any) -> Any:
+    return value.item() if np.isfinite(value) else str(value)
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}/{key}" if path else str(key)

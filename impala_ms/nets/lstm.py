@@ -1,0 +1,158 @@
+"""Long short-term memory core."""
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+from impala_ms.nets.mlp import dense
+
+
+class LSTM(nn.Cell):
+    """Features of a sequence with memory; the memory is emptied where an episode begins.
+
+    Args:
+        inputs: Features at a step.
+        size: Units, H.
+
+    Attributes:
+        outputs: Features that come out, H.
+        state_size: Numbers of the state, 2 H: what was put out last, then the cells.
+
+    Source:
+        Gers et al. 2000, doi:10.1162/089976600300015015: Hochreiter and Schmidhuber's memory with
+        forget gates, which begin open (bias 1).
+    """
+
+    def __init__(self, inputs, size):
+        """Orthogonal weights of the inputs; the forget gates begin open."""
+        super().__init__()
+        self.outputs, self.state_size = size, 2 * size
+        self.size = size
+        self.input_gates = dense(inputs, 4 * size, 1.0)  # in, forget, out, cell
+        self.state_gates = nn.Dense(size, 4 * size, weight_init="xavier_uniform", has_bias=False)
+        bias = np.zeros(4 * size, np.float32)
+        bias[size : 2 * size] = 1.0
+        self.input_gates.bias.set_data(ms.Tensor(bias))
+        self.recurrence = Recurrence(size)
+
+    def construct(self, features, first, state):
+        """Run over a sequence.
+
+        Args:
+            features: ``[T, B, inputs]`` float32.
+            first: ``[T, B]`` bool; the state is zeroed there, before the row is read.
+            state: ``[B, 2 H]`` float32, before row 0.
+
+        Returns:
+            ``(outputs [T, B, H], state [B, 2 H])``.
+        """
+        hidden, cells = state[:, : self.size], state[:, self.size :]
+        keep = ops.expand_dims(1.0 - first.astype(ms.float32), -1)
+        gates = self.input_gates(features)
+        results = self.recurrence(gates, keep, hidden, cells, self.state_gates.weight)
+        return results[0], ops.concat((results[0][-1], results[1][-1]), -1)
+
+
+class Recurrence(nn.Cell):
+    """The part of an LSTM that goes from step to step, with its gradient written out.
+
+    Unrolled by automatic differentiation the gradient has four times as many operators as it
+    needs, and one small product of matrices a step for the weights instead of a large one.
+    """
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+        self.times_transposed = ops.MatMul(transpose_b=True)
+        self.transposed_times = ops.MatMul(transpose_a=True)
+        self.times = ops.MatMul()
+        self.split_row, self.split_sequence = ops.Split(1, 3), ops.Split(2, 3)
+
+    def construct(self, gates, keep, hidden, cells, weight):
+        """Run over a sequence.
+
+        Args:
+            gates: ``[T, B, 4 H]``, what the inputs add to the gates: in, forget, out, cell.
+            keep: ``[T, B, 1]``, 0 where the state is emptied before the row, else 1.
+            hidden: ``[B, H]``, put out before row 0.
+            cells: ``[B, H]``, before row 0.
+            weight: ``[4 H, H]``, from what was put out to the gates.
+
+        Returns:
+            ``(outputs [T, B, H], cells [T, B, H])``, then what only the gradient needs: the open
+            gates ``[T, B, 3 H]``, the new contents ``[T, B, H]``, the squashed cells
+            ``[T, B, H]``.
+        """
+        size = self.size
+        gates, keep = ops.unstack(gates, 0), ops.unstack(keep, 0)
+        outputs, memory, opened, contents, squashed = (), (), (), (), ()
+        for t in range(len(gates)):
+            row = gates[t] + self.times_transposed(keep[t] * hidden, weight)
+            open_gates = ops.sigmoid(row[:, : 3 * size])
+            content = ops.tanh(row[:, 3 * size :])
+            in_gate, forget_gate, out_gate = self.split_row(open_gates)
+            cells = forget_gate * (keep[t] * cells) + in_gate * content
+            squashed_cells = ops.tanh(cells)
+            hidden = out_gate * squashed_cells
+            outputs += (hidden,)
+            memory += (cells,)
+            opened += (open_gates,)
+            contents += (content,)
+            squashed += (squashed_cells,)
+        return (
+            ops.stack(outputs, 0),
+            ops.stack(memory, 0),
+            ops.stack(opened, 0),
+            ops.stack(contents, 0),
+            ops.stack(squashed, 0),
+        )
+
+    def bprop(self, gates, keep, hidden, cells, weight, results, gradients):
+        """Gradients of the arguments, except ``keep``.
+
+        All that does not depend on the step before is computed for the whole sequence at once.
+        """
+        size = self.size
+        outputs, memory, opened, contents, squashed = results
+        steps, envs = keep.shape[:2]
+        before = keep * ops.concat((ops.expand_dims(hidden, 0), outputs[:-1]), 0)
+        cells_before = keep * ops.concat((ops.expand_dims(cells, 0), memory[:-1]), 0)
+        in_gate, forget_gate, out_gate = self.split_sequence(opened)
+        # derivatives: of the gates by the cells, of the out gate and of the cells by the output
+        by_cells = ops.concat(
+            (
+                contents * in_gate * (1.0 - in_gate),
+                cells_before * forget_gate * (1.0 - forget_gate),
+                in_gate * (1.0 - contents * contents),
+            ),
+            2,
+        )
+        out_by_output = ops.unstack(squashed * out_gate * (1.0 - out_gate), 0)
+        cells_by_output = ops.unstack(out_gate * (1.0 - squashed * squashed), 0)
+        by_cells = ops.unstack(by_cells.reshape((steps, envs, 3, size)), 0)
+        forget = ops.unstack(keep * forget_gate, 0)
+        keep = ops.unstack(keep, 0)
+        d_outputs, d_memory = ops.unstack(gradients[0], 0), ops.unstack(gradients[1], 0)
+        d_hidden, d_cells = ops.zeros_like(hidden), ops.zeros_like(cells)
+        d_gates = ()
+        for i in range(len(keep)):
+            t = len(keep) - 1 - i
+            d_hidden = d_outputs[t] + d_hidden
+            d_cells = d_memory[t] + d_cells + d_hidden * cells_by_output[t]
+            d_in_forget_cell = (ops.expand_dims(d_cells, 1) * by_cells[t]).reshape((envs, -1))
+            d_row = ops.concat(
+                (
+                    d_in_forget_cell[:, : 2 * size],
+                    d_hidden * out_by_output[t],
+                    d_in_forget_cell[:, 2 * size :],
+                ),
+                1,
+            )
+            d_gates = (d_row, *d_gates)
+            d_hidden = keep[t] * self.times(d_row, weight)
+            d_cells = d_cells * forget[t]
+        d_gates = ops.stack(d_gates, 0)
+        d_weight = self.transposed_times(
+            d_gates.reshape((-1, 4 * size)), before.reshape((-1, size))
+        )
+        return d_gates, ops.zeros_like(results[0][:, :, :1]), d_hidden, d_cells, d_weight

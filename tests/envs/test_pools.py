@@ -1,0 +1,118 @@
+"""envpool's environments, and those that packages register: by their id alone."""
+
+import importlib.util
+
+import gymnasium
+import numpy as np
+import pytest
+
+from impala_ms.envs.make import MakeError, make_vec
+from impala_ms.envs.native import EnvpoolVectorEnvironment
+from impala_ms.envs.sync import SyncVectorEnvironment
+from tests.envs.contract import EnvironmentContract
+from tests.envs.test_atari import hide, needs
+
+
+def make(id, vectorization="auto", num_envs=2, **kwargs):
+    return make_vec(
+        id, num_envs=num_envs, seeds=range(num_envs), vectorization=vectorization, **kwargs
+    )
+
+
+@needs("envpool")
+class TestEnvpoolCartPole(EnvironmentContract):
+    def make(self, num_envs, seeds):
+        return make_vec("CartPole-v1", num_envs=num_envs, seeds=seeds, vectorization="envpool")
+
+
+@needs("envpool")
+class TestEnvpool:
+    def test_a_limit_of_ours(self):
+        env = make("CartPole-v1", "envpool", max_episode_steps=5)
+        env.reset()
+        rows = [env.step(np.full(2, s % 2)) for s in range(12)]
+        assert [int(row[3][0]) for row in rows] == [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0]
+        assert env.step_limit == 5
+        assert make("CartPole-v1", "envpool").step_limit == 500
+
+    def test_continuous_actions(self):
+        env = make("Pendulum-v1", "envpool")
+        env.reset()
+        observation, reward, *_ = env.step(np.array([[-9.0], [0.5]], np.float32))
+        assert observation.shape == (2, 3)
+        assert (reward < 0).all()
+
+    def test_structured_observations_without_the_mission(self):
+        env = make("MiniGrid-DoorKey-5x5-v0", "envpool")
+        observation = env.reset()
+        assert {k: (v.shape, v.dtype) for k, v in observation.items()} == {
+            "direction": ((2,), np.int64),
+            "image": ((2, 7, 7, 3), np.uint8),
+        }
+        assert env.step_limit == 250
+
+    def test_mujoco(self):
+        env = make("HalfCheetah-v5", "envpool")
+        assert env.reset().dtype == np.float64
+        assert env.step(np.zeros((2, 6), np.float32))[0].shape == (2, 17)
+
+    def test_auto_takes_what_gymnasium_does_not_have(self):
+        assert "LunarLander-v2" not in gymnasium.registry or pytest.skip("gymnasium has it")
+        env = make("Acrobot-v1")
+        assert not isinstance(env, EnvpoolVectorEnvironment)
+        assert isinstance(make("CliffWalking-v0"), EnvpoolVectorEnvironment)
+
+    @pytest.mark.skipif(importlib.util.find_spec("Box2D") is not None, reason="Box2D is there")
+    def test_auto_takes_what_gymnasium_lacks_a_package_for(self):
+        env = make("LunarLander-v3")
+        assert isinstance(env, EnvpoolVectorEnvironment)
+        assert env.reset().shape == (2, 8)
+        with pytest.raises(
+            MakeError, match=r"LunarLander-v3 cannot be made.*pip install"
+        ) as caught:
+            make("LunarLander-v3", "sync")
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("id", "kwargs", "says"),
+        [
+            ("CartPol-v1", {}, "CartPol-v1 is not among the environments of envpool"),
+            ("CartPole-v1", {"gravty": 1}, "cannot be made by envpool with .*gravty"),
+        ],
+    )
+    def test_bad_input_is_one_line(self, id, kwargs, says):
+        with pytest.raises(MakeError, match=says) as caught:
+            make(id, "envpool", kwargs=kwargs)
+        assert "\n" not in str(caught.value)
+
+
+@needs("minigrid")
+class TestMiniGrid:
+    def test_the_id_is_enough(self):
+        env = make("MiniGrid-DoorKey-5x5-v0")
+        assert isinstance(env, SyncVectorEnvironment)
+        assert env.observation_leaves == {
+            "direction": ((), np.int64),
+            "image": ((7, 7, 3), np.uint8),
+        }
+        assert env.step_limit is None or env.step_limit == 250
+
+    @needs("envpool")
+    def test_both_give_the_same_spaces(self):
+        one, other = (make("MiniGrid-MemoryS7-v0", v).spaces() for v in ("sync", "envpool"))
+        assert one == other
+
+
+def test_a_missing_package_is_one_line(monkeypatch):
+    hide(monkeypatch, "minigrid", "envpool")
+    with pytest.raises(MakeError, match=r"needs minigrid, which is not installed: .*pip") as caught:
+        make("MiniGrid-NotYetRegistered-v0")
+    assert "\n" not in str(caught.value)
+
+
+@needs("envpool")
+def test_envpool_stands_in_for_a_missing_package(monkeypatch):
+    hide(monkeypatch, "minigrid")
+    for id in [id for id in gymnasium.registry if id.startswith("MiniGrid-DoorKey")]:
+        monkeypatch.delitem(gymnasium.registry, id)
+    assert isinstance(make("MiniGrid-DoorKey-5x5-v0"), EnvpoolVectorEnvironment)

@@ -1,0 +1,367 @@
+"""Every space: what reaches the policy, what reaches the environment, and what is refused."""
+
+import json
+import logging
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from impala_ms.envs.make import MakeError, make_vec
+from impala_ms.envs.native import NativeVectorEnvironment
+from impala_ms.envs.sync import SyncVectorEnvironment
+from impala_ms.trajectory import leaf_array, leaves
+from tests.envs import fakes
+
+
+def make(id="SpacesFake-v0", num_envs=1, frame_stack=1, vectorization="sync", **kwargs):
+    return make_vec(
+        f"tests.envs.fakes:{id}",
+        num_envs=num_envs,
+        seeds=[0] * num_envs,
+        kwargs=kwargs,
+        frame_stack=frame_stack,
+        vectorization=vectorization,
+    )
+
+
+def native_structured(num_envs=2):
+    """The same environment as gymnasium's own vector environment shows it."""
+    envs = gymnasium.vector.SyncVectorEnv([fakes.StructuredEnv] * num_envs)
+    return NativeVectorEnvironment("structured", envs, seeds=[0] * num_envs)
+
+
+PLAIN = [
+    spaces.Box(0, 255, (2, 2), np.uint8),
+    spaces.Box(-3, 3, (), np.float64),
+    spaces.Box(-3, 3, (4,), np.float16),
+    spaces.Box(-9, 9, (1,), np.int32),
+    spaces.Box(0, 1, (2,), np.bool_),
+    spaces.Discrete(4, start=-1),
+    spaces.MultiDiscrete([3, 4]),
+    spaces.MultiDiscrete([[3, 4], [5, 6]], dtype=np.int32),
+    spaces.MultiBinary(3),
+    spaces.MultiBinary((2, 3)),
+]
+
+
+class TestPlainObservations:
+    @pytest.mark.parametrize("space", PLAIN, ids=str)
+    def test_values_shape_and_type_survive(self, space):
+        space.seed(0)
+        given = [space.sample() for _ in range(4)]
+        env = make(observation_space=space, observe=given.__getitem__)
+        (described,) = leaves(env.spaces()["observation"]).values()
+        shape, dtype = leaf_array(described)
+        assert env.observation_leaves == {"": (shape, dtype)}
+        assert (env.observation_shape, env.observation_dtype) == (shape, dtype)
+        seen = [env.reset(), *(env.step(np.zeros(1, int))[0] for _ in range(3))]
+        for expected, row in zip(given, seen, strict=True):
+            assert row.shape == (1, *shape)
+            assert row.dtype == dtype
+            np.testing.assert_array_equal(row[0], expected)
+
+    def test_descriptions(self):
+        described = [
+            make(observation_space=space, observe=lambda _, s=space: s.sample()).spaces()
+            for space in PLAIN[5:]
+        ]
+        described = [each["observation"] for each in described]
+        assert described == [
+            {"type": "Discrete", "n": 4, "start": -1},
+            {"type": "MultiDiscrete", "nvec": [3, 4], "start": [0, 0]},
+            {"type": "MultiDiscrete", "nvec": [[3, 4], [5, 6]], "start": [[0, 0], [0, 0]]},
+            {"type": "MultiBinary", "n": 3},
+            {"type": "MultiBinary", "n": [2, 3]},
+        ]
+
+    @pytest.mark.parametrize(
+        ("space", "wrong", "says"),
+        [
+            (spaces.Box(0, 255, (2,), np.uint8), np.zeros(1, np.uint8), r"shape \(1,\)"),
+            (spaces.Box(0, 255, (2,), np.uint8), np.full(2, 0.5), "type float64"),
+            (spaces.Box(0, 255, (2,), np.uint8), np.array([0, 256]), "from 0 to 256"),
+            (spaces.Box(0, 1, (1,)), np.zeros((1, 1), np.float32), r"shape \(1, 1\)"),
+            (spaces.Box(0, 1, ()), "text", "type <U4"),
+            (spaces.Box(0, 1, ()), None, "type object"),
+            (spaces.Discrete(3), 1.0, "type float64"),
+            (spaces.Discrete(3), np.zeros(2, int), r"shape \(2,\)"),
+        ],
+    )
+    @pytest.mark.parametrize("step", [0, 2])
+    def test_what_does_not_fit_is_refused_at_every_step(self, space, wrong, says, step):
+        right = space.sample()
+        env = make(observation_space=space, observe=lambda s: wrong if s == step else right)
+
+        def play():
+            env.reset()
+            for _ in range(2):
+                env.step(np.zeros(1, int))
+
+        with pytest.raises(ValueError, match=f"{says}.*observation space says") as caught:
+            play()
+        assert "\n" not in str(caught.value)
+
+    def test_what_fits_is_cast(self):
+        for space, value in [
+            (spaces.Box(0, 255, (2,), np.uint8), [3, 4]),
+            (spaces.Box(-9, 9, (2,), np.float32), np.array([1.5, 2.0])),
+            (spaces.Box(-9, 9, (2,), np.float32), np.array([1, 2], np.int64)),
+            (spaces.Discrete(9), np.int32(5)),
+        ]:
+            row = make(observation_space=space, observe=lambda _, value=value: value).reset()
+            np.testing.assert_array_equal(row[0], value)
+
+
+class TestStructuredObservations:
+    EXPECTED = {  # noqa: RUF012
+        "z": ((2, 3), np.uint8),
+        "a": ((), np.int64),
+        "inner/0": ((), np.float64),
+        "inner/1/x": ((3,), np.int8),
+        "inner/1/y": ((2,), np.int64),
+    }
+
+    @pytest.mark.parametrize("made", [lambda: make("Structured-v0", 2), native_structured])
+    def test_type_shape_and_order_survive(self, made):
+        env = made()
+        assert list(env.observation_leaves) == list(self.EXPECTED)
+        rows = [env.reset()] + [env.step(np.zeros(2, int))[0] for _ in range(4)]
+        for row, step in zip(rows, [0, 1, 2, 3, 0], strict=True):
+            assert list(row) == list(self.EXPECTED)
+            for path, (shape, dtype) in self.EXPECTED.items():
+                assert env.observation_leaves[path] == (shape, dtype)
+                assert (row[path].shape, row[path].dtype) == ((2, *shape), dtype)
+                assert row[path].flags.c_contiguous
+            assert row["z"].tolist() == [[[100 + step] * 3] * 2] * 2
+            assert row["a"].tolist() == [2 + step] * 2
+            assert row["inner/0"].tolist() == [step / 8] * 2
+            assert row["inner/1/x"].tolist() == [[1, 1, 1]] * 2
+            assert row["inner/1/y"].tolist() == [[0, step]] * 2
+
+    def test_the_description_has_the_same_parts(self):
+        env = make("Structured-v0")
+        described = json.loads(json.dumps(env.spaces()["observation"], allow_nan=False))
+        parts = {path: leaf_array(leaf) for path, leaf in leaves(described).items()}
+        assert list(parts.items()) == list(env.observation_leaves.items())
+        assert "mission" not in json.dumps(described)
+        assert described["spaces"]["a"] == {"type": "Discrete", "n": 5, "start": 2}
+        assert described["spaces"]["inner"]["type"] == "Tuple"
+
+    def test_texts_are_left_out_and_said_once(self, caplog):
+        caplog.set_level(logging.INFO)
+        env = make("Structured-v0", 3)
+        env.reset()
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line.endswith("Structured-v0: observations without mission, inner/0")
+
+    @pytest.mark.parametrize("change", [{"z": np.zeros((2, 2), np.uint8)}, {"a": 1.5}])
+    def test_the_part_that_does_not_fit_is_named(self, change):
+        (name,) = change
+        env = make(
+            observation_space=fakes.STRUCTURED,
+            observe=lambda step: fakes.observe_structured(step) | change,
+        )
+        with pytest.raises(ValueError, match=f"returned '{name}' of an observation of .* says"):
+            env.reset()
+
+    def test_a_part_that_is_missing_is_named(self):
+        env = make(observation_space=fakes.STRUCTURED, observe=lambda _: {"z": 3})
+        with pytest.raises(ValueError, match=r"returned .z. of an observation"):
+            env.reset()
+
+    def test_two_parts_of_one_name_are_refused(self):
+        box = spaces.Box(0, 1)
+        with pytest.raises(MakeError, match="both called 'a/b': rename"):
+            make(observation_space=spaces.Dict({"a/b": box, "a": spaces.Dict(b=box)}))
+
+
+class TestActions:
+    def step(self, env, *actions):
+        env.reset()
+        for action in actions:
+            env.step(np.array([action]))
+        return env._envs[0].unwrapped.taken
+
+    def test_multi_discrete_is_counted_from_0(self):
+        env = make(action_space=spaces.MultiDiscrete([2, 3], start=[0, 5]))
+        taken = self.step(env, [1, 2], [0, 0])
+        assert [t.tolist() for t in taken] == [[1, 7], [0, 5]]
+        assert taken[0].dtype == np.int64
+        assert env.spaces()["action"] == {"type": "MultiDiscrete", "nvec": [2, 3], "start": [0, 5]}
+        assert env.num_actions == 0
+
+    @pytest.mark.parametrize(("n", "shape"), [(4, (4,)), ((2, 2), (2, 2))])
+    def test_multi_binary_has_parts_of_two(self, n, shape):
+        space = spaces.MultiBinary(n)
+        (taken,) = self.step(make(action_space=space), [1, 0, 1, 1])
+        assert (taken.shape, taken.ravel().tolist()) == (shape, [1, 0, 1, 1])
+        assert space.contains(taken)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_a_box_is_clipped_here_and_what_was_sampled_is_not_changed(self, dtype):
+        low, high = np.array([-1, -np.inf, 0.1], dtype), np.array([1, 2, 0.3], dtype)
+        space = spaces.Box(low, high, dtype=dtype)
+        env = make(action_space=space)
+        env.reset()
+        sampled = np.array([[-5, -5, 0.2]], np.float32)
+        env.step(sampled)
+        env.step(np.array([[5, 5, 5]], np.float32))
+        assert sampled.tolist() == np.array([[-5, -5, 0.2]], np.float32).tolist()
+        taken = env._envs[0].unwrapped.taken
+        assert taken[0].tolist() == [-1, -5, dtype(np.float32(0.2))]
+        assert taken[1].tolist() == [1, 2, dtype(0.3)]
+        assert all(space.contains(action) for action in taken)
+
+    def test_an_action_of_another_shape_is_refused(self):
+        env = make(action_space=spaces.Box(-1, 1, (2,)))
+        env.reset()
+        with pytest.raises(ValueError, match=r"actions have shape \(1, 3\)"):
+            env.step(np.zeros((1, 3), np.float32))
+
+
+MASKED_SPACES = [spaces.Discrete(3), spaces.Discrete(3, start=4), spaces.MultiDiscrete([3, 3])]
+
+
+class TestActionMasks:
+    @pytest.mark.parametrize("place", ["info", "observation"])
+    @pytest.mark.parametrize("space", MASKED_SPACES, ids=str)
+    def test_it_belongs_to_the_observation_returned_last(self, place, space):
+        if place == "observation" and isinstance(space, spaces.MultiDiscrete):
+            pytest.skip("the fake has one array there")
+        env = make("Masked-v0", 2, action_space=space, place=place)
+        parts = 2 if isinstance(space, spaces.MultiDiscrete) else 1
+        assert env.mask_size == env.spaces()["action_mask"] == 3 * parts
+        observation = env.reset()
+        action = np.zeros((2, parts) if parts > 1 else 2, int)
+        for step in (0, 1, 2, "end", 0, 1):
+            row = [True] * 3 if step != "end" else [False] * 3
+            if step != "end":
+                row[step] = False
+            assert env.action_mask.tolist() == [row * parts] * 2
+            assert env.action_mask.dtype == np.bool_
+            if place == "observation":
+                assert list(observation) == ["count"]
+            observation = env.step(action)[0]
+
+    def test_asking_for_its_size_first_changes_nothing(self):
+        one, other = (make("Masked-v0", 2) for _ in range(2))
+        one.spaces()
+        for env in (one, other):
+            env.rows = [env.reset(), *(env.step(np.zeros(2, int))[0] for _ in range(9))]
+        np.testing.assert_array_equal(one.rows, other.rows)
+
+    def test_reset_still_comes_before_step(self):
+        env = make("Masked-v0")
+        env.spaces()
+        with pytest.raises(RuntimeError, match=r"reset\(\) comes before"):
+            env.step(np.zeros(1, int))
+
+    def test_without_one(self):
+        env = make()
+        assert env.mask_size == 0
+        env.reset()
+        assert env.action_mask is None
+
+    def test_a_final_observation_needs_none(self):
+        env = make("Masked-v0", at_the_end="missing")
+        env.reset()
+        for _ in range(4):
+            env.step(np.zeros(1, int))
+        assert env.action_mask.tolist() == [[False, True, True]]
+
+    def test_any_other_does(self):
+        env = make("Masked-v0", forgets_at=2)
+        env.reset()
+        env.step(np.zeros(1, int))
+        with pytest.raises(ValueError, match="the info has no 'action_mask'"):
+            env.step(np.zeros(1, int))
+
+    def test_one_of_another_size_is_refused(self):
+        with pytest.raises(MakeError, match=r"'action_mask' of 4 entries.* has 3"):
+            make("Masked-v0", place="observation", size=4)
+
+    def test_a_box_of_actions_has_none(self):
+        space = spaces.Dict(action_mask=spaces.MultiBinary(2))
+        env = make(
+            observation_space=space,
+            action_space=spaces.Box(-1, 1, (2,)),
+            observe=lambda _: {"action_mask": np.ones(2, np.int8)},
+        )
+        assert env.mask_size == 0
+        assert list(env.reset()) == ["action_mask"]
+
+
+class TestLives:
+    def play(self, episodic_life):
+        env = SyncVectorEnvironment("lives", fakes.LivesEnv, seeds=[0], episodic_life=episodic_life)
+        env.reset()
+        terminated, first, finished = [], [], []
+        for _ in range(10):
+            _, _, t, _, f = env.step(np.zeros(1, int))
+            terminated.append(int(t[0]))
+            first.append(int(f[0]))
+            finished += [part.tolist() for part in env.finished[1:] if len(part)]
+        return terminated, first, finished
+
+    def test_a_lost_life_terminates_for_learning_only(self):
+        terminated, first, finished = self.play(True)
+        # The last life goes at step 5, the game ends at 6.
+        assert terminated == [0, 1, 0, 1, 0, 1, 0, 0, 1, 0]
+        assert first == [0, 0, 0, 0, 0, 0, 1, 0, 0, 0]
+        assert finished == [[6.0], [6]]
+
+    def test_or_not(self):
+        assert self.play(False)[0] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+class TestFrameStack:
+    def test_an_image_may_be_stacked_and_single_frames_are_returned(self):
+        env = make(
+            observation_space=spaces.Box(0, 255, (5, 4), np.uint8),
+            observe=lambda step: np.full((5, 4), step, np.uint8),
+            frame_stack=4,
+        )
+        assert env.frame_stack == env.spaces()["frame_stack"] == 4
+        assert env.reset().shape == (1, 5, 4)
+
+    @pytest.mark.parametrize(
+        "space", [spaces.Box(0, 1, (3,)), spaces.Discrete(2), fakes.STRUCTURED], ids=str
+    )
+    def test_nothing_else_may(self, space):
+        with pytest.raises(MakeError, match=r"frame_stack 2 needs .* one image.*") as caught:
+            make(observation_space=space, frame_stack=2)
+        assert "\n" not in str(caught.value)
+
+
+BOX = spaces.Box(np.zeros((9, 9)), np.ones((9, 9)), dtype=np.float64)  # its text has many lines
+
+
+@pytest.mark.parametrize(
+    "unsupported",
+    [
+        {"observation_space": spaces.Text(5)},
+        {"observation_space": spaces.Sequence(BOX)},
+        {"observation_space": spaces.Graph(BOX, None)},
+        {"observation_space": spaces.OneOf([BOX, BOX])},
+        {"observation_space": spaces.Dict(a=BOX, b=spaces.Sequence(BOX))},
+        {"observation_space": spaces.Dict(a=spaces.Text(5))},
+        {"action_space": spaces.Box(0, 9, (2,), np.int64)},
+        {"action_space": spaces.Dict(a=BOX)},
+        {"action_space": spaces.Tuple([BOX])},
+        {"action_space": spaces.Text(5)},
+        {"action_space": spaces.MultiDiscrete([[2, 2], [2, 2]])},
+    ],
+    ids=str,
+)
+def test_every_other_space_is_one_clear_line(unsupported):
+    (which,) = unsupported
+    with pytest.raises(MakeError) as caught:
+        make(**unsupported)
+    text = str(caught.value)
+    assert f"SpacesFake-v0 has the {which.replace('_', ' ')} " in text
+    assert "supported" in text
+    assert "wrap the environment" in text
+    assert "\n" not in text
+    assert len(text) < 1000

@@ -1,0 +1,186 @@
+"""Convolutional torsos against NumPy in float64, and the images they accept."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from impala_ms.nets.conv import Nature, Shallow
+from impala_ms.nets.resnet import Images, ResNet
+from tests.compiled import one_by_one
+from tests.nets import reference
+from tests.nets.gradients import check_slopes, randomise, value_and_gradients
+
+TORSOS = {
+    # smallest images, and ones that are no square and leave a rest at the edge
+    "shallow": (Shallow, (2, 27, 23), lambda x, w: reference.plain(x, w, (4, 2))),
+    "nature": (Nature, (3, 43, 37), lambda x, w: reference.plain(x, w, (4, 2, 1))),
+    "resnet": (ResNet, (2, 15, 12), reference.resnet),
+}
+
+
+def weighted_sum(net, observation, weights):
+    return (net(observation) * weights).sum()
+
+
+@pytest.fixture(params=TORSOS)
+def torso(request):
+    make, shape, wanted = TORSOS[request.param]
+    net, rng = make(shape), np.random.default_rng(0)
+    weights = randomise(net, rng)
+    pixels = rng.integers(0, 256, (5, *shape), dtype=np.uint8)
+    return net, weights, pixels, wanted, rng
+
+
+def test_features(torso):
+    net, weights, pixels, wanted, _ = torso
+    features = wanted(pixels / 255.0, weights)
+    assert features.shape == (5, net.outputs)
+    assert np.abs(features).max() > 0.1
+    tolerance = 1e-5 * np.abs(features).max()
+    np.testing.assert_allclose(net(ms.Tensor(pixels)).asnumpy(), features, atol=tolerance)
+    scaled = ms.Tensor((pixels / 255.0).astype(np.float32))
+    np.testing.assert_allclose(net(scaled).asnumpy(), features, atol=tolerance)
+    with one_by_one():
+        np.testing.assert_allclose(net(ms.Tensor(pixels)).asnumpy(), features, atol=tolerance)
+
+
+def test_a_row_does_not_depend_on_the_batch_it_is_in(torso):
+    net, _, pixels, _, _ = torso
+    together = net(ms.Tensor(pixels)).asnumpy()
+    alone = np.concatenate([net(ms.Tensor(pixels[i : i + 1])).asnumpy() for i in range(5)])
+    np.testing.assert_allclose(together, alone, atol=1e-5 * np.abs(alone).max())
+
+
+def test_gradients_of_a_learner_step(torso):
+    net, weights, pixels, wanted, rng = torso
+    sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
+    value, _, gradients = value_and_gradients(net, weighted_sum, (pixels, sums))
+    images = pixels / 255.0
+
+    def loss(arrays):
+        return (wanted(images, arrays) * sums).sum()
+
+    assert value == pytest.approx(loss(weights), rel=1e-4)
+    check_slopes(loss, weights, gradients, rng)
+
+
+def test_gradients_of_float_images(torso):
+    net, weights, pixels, wanted, rng = torso
+    sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
+    images = (pixels / 255.0).astype(np.float32)
+    _, by_inputs, _ = value_and_gradients(net, weighted_sum, (images, sums), 0)
+    check_slopes(
+        lambda arrays: (wanted(arrays[0], weights) * sums).sum(),
+        [images.astype(np.float64)],
+        by_inputs,
+        rng,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters"),
+    [
+        # of the convolutions, 4 channels at 84 x 84, and of the fully connected layer behind them
+        (Shallow, (4 * 64 + 1) * 16 + (16 * 16 + 1) * 32 + (32 * 9 * 9 + 1) * 256),
+        (
+            Nature,
+            (4 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64 + (64 * 7 * 7 + 1) * 512,
+        ),
+    ],
+)
+def test_count_of_parameters(make, parameters):
+    net = make((4, 84, 84))
+    assert sum(parameter.size for parameter in net.get_parameters()) == parameters
+
+
+def test_resnet_has_15_convolutions_and_the_papers_count_of_parameters():
+    net = ResNet((3, 72, 96))  # DMLab, as in the paper
+    counts = [parameter.size for parameter in net.get_parameters()]
+    kernels = [p for p in net.get_parameters() if p.ndim == 4]
+    assert [kernel.shape[0] for kernel in kernels] == [16] * 5 + [32] * 10
+    assert {kernel.shape[2:] for kernel in kernels} == {(3, 3)}
+    # 15 convolutions, the layer of 256 behind them, and an LSTM of 256
+    fully_connected = (32 * 9 * 12 + 1) * 256
+    assert sum(counts) == 97_600 + fully_connected
+    lstm = 4 * 256 * (256 + 256 + 1)
+    assert sum(counts) + lstm == pytest.approx(1.6e6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted", "order"),
+    [
+        ((7, 9), (1, 7, 9), (0, 1)),
+        ((4, 7, 9), (4, 7, 9), (0, 1, 2)),
+        ((7, 9, 3), (3, 7, 9), (2, 0, 1)),
+        ((7, 9, 1), (1, 7, 9), (2, 0, 1)),
+        ((7, 9, 4), (4, 7, 9), (2, 0, 1)),
+        ((3, 9, 3), (3, 9, 3), (0, 1, 2)),  # not fewer than rows
+        ((7, 9, 2), (7, 9, 2), (0, 1, 2)),
+        ((2, 7, 9, 3), (6, 7, 9), (0, 3, 1, 2)),
+        ((2, 3, 7, 9), (6, 7, 9), (0, 1, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
+def test_layouts_of_images(shape, wanted, order, dtype):
+    images = Images(shape)
+    assert images.shape == wanted
+    observation = np.random.default_rng(0).integers(0, 256, (2, *shape)).astype(dtype)
+    x = observation.transpose(0, *(axis + 1 for axis in order)).reshape(2, *wanted)
+    scale = 255.0 if dtype == np.uint8 else 1.0
+    result = images(ms.Tensor(observation))
+    assert result.dtype == ms.float32
+    np.testing.assert_allclose(result.asnumpy(), x / scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "smallest"),
+    [
+        (Shallow, (4, 20, 19), 20),
+        (Shallow, (7, 7, 3), 20),
+        (Nature, (4, 35, 84), 36),
+        (Nature, (20, 20), 36),
+    ],
+)
+def test_an_image_that_is_too_small_is_one_clear_line(make, shape, smallest):
+    with pytest.raises(ValueError, match=f"at least {smallest} x {smallest}, got ") as error:
+        make(shape)
+    assert "\n" not in str(error.value)
+    make((1, smallest, smallest))(ms.Tensor(np.zeros((1, 1, smallest, smallest), np.uint8)))
+
+
+@pytest.mark.parametrize("shape", [(4,), (), (1, 2, 3, 4, 5)])
+def test_what_is_no_image_is_refused(shape):
+    with pytest.raises(ValueError, match="no images"):
+        ResNet(shape)
+
+
+def test_resnet_takes_the_smallest_images():
+    for shape in ((1, 1), (7, 7, 3)):
+        assert ResNet(shape)(ms.Tensor(np.zeros((2, *shape), np.uint8))).shape == (2, 256)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_convolutions_run_at_a_sane_speed_by_default():
+    """Against a product of matrices with as many operations in the same process.
+
+    Without the setting of ``impala_ms/__init__.py`` oneDNN 3.10 takes some 20 times as long on
+    AVX-512 processors.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "ONEDNN_MAX_CPU_ISA"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.nets.conv_speed"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) < 8.0
