@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 ALIGNMENT_BYTES = 64
-OLDER_FRAMES = "older_frames"  # of the stack of row 0
 
 
 class TrajectorySpec:
@@ -39,7 +38,8 @@ class TrajectorySpec:
         action_dtype: Its dtype.
         policy_parameters: Numbers that describe the behaviour policy at a step (A logits).
         frame_stack: k, newest frames that the policy sees as one observation ``[k, ...]``. Frames
-            travel once: the k - 1 before row 0, and one a row.
+            travel once: the k - 1 before row 0, as the policy saw them, and one a row; see
+            ``stack_places``.
         mask_size: Entries of an action mask, or 0.
         inputs: What the policy reads beside observations: of ``last_action``, ``last_reward`` and
             ``core_state``, which travel as they were before row 0.
@@ -68,12 +68,9 @@ class TrajectorySpec:
             for path, (shape, dtype) in observation.items()
         }
         self.fields: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-            name: ((steps + 1, envs, *shape), dtype)
+            name: ((steps + frame_stack, envs, *shape), dtype)
             for name, (shape, dtype) in self.observations.items()
         }
-        if frame_stack > 1:
-            shape, dtype = self.observations["observation"]
-            self.fields[OLDER_FRAMES] = ((envs, frame_stack - 1, *shape), dtype)
         self.fields |= {
             "action": ((steps, envs, *action_shape), np.dtype(action_dtype)),
             "reward": ((steps, envs), np.dtype(np.float32)),  # raw
@@ -139,15 +136,10 @@ class TrajectorySpec:
         return buffer, self.views(buffer)
 
     def batch(self, unrolls: int) -> dict[str, NDArray[Any]]:
-        """``{name: [S, ...]}`` for S unrolls, one contiguous array a field.
-
-        Stacked frames are there as stacks: ``observation`` is ``[S, T+1, E, k, ...]``.
-        """
-        fields = dict(self.fields)
-        if fields.pop(OLDER_FRAMES, None):
-            (rows, envs, *shape), dtype = fields["observation"]
-            fields["observation"] = ((rows, envs, self.frame_stack, *shape), dtype)
-        return {name: np.zeros((unrolls, *s), dtype) for name, (s, dtype) in fields.items()}
+        """``{name: [S, ...]}`` for S unrolls, one contiguous array a field."""
+        return {
+            name: np.zeros((unrolls, *shape), dtype) for name, (shape, dtype) in self.fields.items()
+        }
 
 
 def leaves(space: Mapping[str, Any], path: str = "") -> dict[str, Mapping[str, Any]]:
@@ -195,6 +187,27 @@ def push_frame(
         out[first] = frame[first, None]
 
 
+def stack_places(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int32]:
+    """Which frames of a batch make the stacks that ``push_frame`` made for the policy.
+
+    Args:
+        first: ``[S, T+1, E]``, whether an episode begins at the row.
+        frame_stack: k.
+
+    Returns:
+        ``[S, T+1, E, k]``: numbers of rows of the frames ``[S, T+k, E, ...]`` laid out as
+        ``[S * (T+k) * E, ...]``, the oldest frame of each stack first.
+    """
+    unrolls, rows, envs = first.shape
+    row = np.arange(rows)[:, None]
+    # the row of frames before which a stack has nothing: its episode's first, if it began here
+    begun = np.where(first, row + frame_stack - 1, 0)
+    begun = np.maximum.accumulate(begun, 1)[..., None]
+    frames = np.maximum(row[..., None] + np.arange(frame_stack), begun)
+    unroll = np.arange(unrolls)[:, None, None, None] * (rows + frame_stack - 1)
+    return ((unroll + frames) * envs + np.arange(envs)[:, None]).astype(np.int32)
+
+
 def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
     """Say where an unroll holds a NaN or an infinity.
 
@@ -215,9 +228,13 @@ def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
         where = np.argwhere(~np.isfinite(values))
         if len(where):
             value = values[tuple(where[0])]
-            if name in (OLDER_FRAMES, "last_action", "last_reward", "core_state"):
+            if name in ("last_action", "last_reward", "core_state"):
                 return f"{name} is {value} before an unroll, environment {int(where[0][0])}"
             step, env = (int(i) for i in where[0][:2])
+            if name.startswith("observation"):
+                step -= len(values) - len(unroll["first"])  # older frames of a stack
+            if step < 0:
+                return f"{name} is {value} {-step} steps before an unroll, environment {env}"
             return f"{name} is {value} at step {step} of an unroll, environment {env}"
     return None
 
@@ -255,13 +272,7 @@ class Batches:
         """
         batch = self._free[0]
         for name, values in unroll.items():
-            if name in batch and (name != "observation" or OLDER_FRAMES not in unroll):
-                batch[name][self._filled] = values
-        if OLDER_FRAMES in unroll:
-            stacks, frames = batch["observation"][self._filled], unroll["observation"]
-            stacks[0, :, :-1], stacks[0, :, -1] = unroll[OLDER_FRAMES], frames[0]
-            for row in range(1, len(frames)):
-                push_frame(stacks[row - 1], frames[row], unroll["first"][row], stacks[row])
+            batch[name][self._filled] = values
         self._filled += 1
         if self._filled == self.unrolls:
             with self._ready:

@@ -14,6 +14,7 @@ from impala_ms.trajectory import (
     leaves,
     non_finite,
     push_frame,
+    stack_places,
 )
 
 BASE = {
@@ -116,8 +117,7 @@ class TestSpec:
     def test_fields_that_are_there_when_asked_for(self):
         spec = TrajectorySpec(**(BASE | OTHERS | {"observation": {"": ((5, 6), "u1")}}))
         described = spec.describe()
-        assert described["observation"] == [[5, 3, 5, 6], "|u1"]
-        assert described["older_frames"] == [[3, 2, 5, 6], "|u1"]
+        assert described["observation"] == [[7, 3, 5, 6], "|u1"]  # T = 4, k = 3
         assert described["action_mask"] == [[4, 3, 2], "|b1"]
         assert described["last_action"] == [[3, 1], "<i8"]
         assert described["core_state"] == [[3, 4], "<f4"]
@@ -217,6 +217,13 @@ class TestNonFinite:
         problem = f"{name} is {value} at step {step} of an unroll, environment {env}"
         assert non_finite(unroll) == problem
 
+    def test_steps_of_stacked_frames(self):
+        unroll = numbered(TrajectorySpec(**(BASE | {"frame_stack": 3})), 1)
+        unroll["observation"][4, 1, 0] = np.nan
+        assert non_finite(unroll) == "observation is nan at step 2 of an unroll, environment 1"
+        unroll["observation"][1, 0, 2] = np.nan
+        assert non_finite(unroll) == "observation is nan 1 steps before an unroll, environment 0"
+
     @pytest.mark.filterwarnings("error")
     def test_infinities_that_cancel_are_found(self, unroll):
         unroll["reward"][0, 0], unroll["reward"][2, 0] = np.inf, -np.inf
@@ -262,9 +269,7 @@ class TestBatches:
                 wanted = {
                     name: np.stack([unroll[name] for unroll in added]) for name in spec.fields
                 }
-                if wanted.pop("older_frames", None) is not None:
-                    del wanted["observation"]  # TestStackedFrames
-                assert_same({name: batch[name] for name in wanted}, wanted)
+                assert_same(batch, wanted)
                 batches.give_back(batch)
 
     def test_add_copies(self, spec):
@@ -394,15 +399,15 @@ class TestStackedFrames:
         for unroll in range(unrolls):
             _, fields = spec.empty()
             part = slice(unroll * self.T, (unroll + 1) * self.T + 1)
-            fields["observation"][...], fields["first"][...] = frames[part], first[part]
-            fields["older_frames"][...] = acted[part.start][:, :-1]
+            fields["observation"][self.K - 1 :], fields["first"][...] = frames[part], first[part]
+            fields["observation"][: self.K - 1] = acted[part.start][:, :-1].swapaxes(0, 1)
             batches.add(fields)
         batch = batches.take(0.0)
-        assert batch["observation"].shape == (unrolls, self.T + 1, self.E, self.K, 2, 2)
-        assert "older_frames" not in batch
+        assert batch["observation"].shape == (unrolls, self.T + self.K, self.E, 2, 2)
+        stacks = batch["observation"].reshape(-1, 2, 2)[stack_places(batch["first"], self.K)]
         for unroll in range(unrolls):
             part = slice(unroll * self.T, (unroll + 1) * self.T + 1)
-            np.testing.assert_array_equal(batch["observation"][unroll], acted[part])
+            np.testing.assert_array_equal(stacks[unroll], acted[part])
         assert first[1:].sum() > 5
 
     def test_bytes_of_an_atari_step(self):

@@ -11,7 +11,7 @@ import numpy as np
 
 from impala_ms import compat
 from impala_ms.nets.weights import FlatWeights
-from impala_ms.trajectory import OLDER_FRAMES, push_frame
+from impala_ms.trajectory import push_frame
 
 
 class Stream:
@@ -186,16 +186,17 @@ class IMPALAActor(compat.Actor):
             self.begin()
         unroll, stream, environment = params, self._stream, self.environment
         names = [name for name in unroll if name.startswith("observation")]
+        older = environment.frame_stack - 1
 
         def put_row(t):
             parts = stream.frame.values() if isinstance(stream.frame, dict) else (stream.frame,)
             for name, part in zip(names, parts, strict=True):
-                unroll[name][t] = part
+                unroll[name][older + t] = part
             unroll["first"][t] = stream.first
 
         put_row(0)
-        if stream.stack is not None:
-            unroll[OLDER_FRAMES][...] = stream.stack[:, :-1]
+        for row in range(older):
+            unroll["observation"][row] = stream.stack[:, row]
         for name in stream.names:
             if name in unroll and name != "first":
                 unroll[name][...] = getattr(stream, name)

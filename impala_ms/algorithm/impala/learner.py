@@ -15,6 +15,7 @@ from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops import losses
 from impala_ms.ops.vtrace import clip_ratios
+from impala_ms.trajectory import stack_places
 
 INPUTS = ("action", "reward", "terminated", "first", "behaviour_logits")
 STATISTICS = (
@@ -63,6 +64,7 @@ class IMPALALearner(compat.Learner):
         self.policy_inputs = getattr(policy, "inputs", ())
         self.extra = tuple(name for name in before if name in self.policy_inputs)
         self.parts = 0  # of a structured observation
+        self.stacks = False  # whether an observation is a stack of frames
         self._gradient = ms.value_and_grad(self.loss, None, self.optimizer.parameters, has_aux=True)
         self.set_train()
 
@@ -226,12 +228,19 @@ class IMPALALearner(compat.Learner):
         self.parts = 0 if parts == ["observation"] else len(parts)
         names = [*parts, *INPUTS, *self.extra]
         names += ["action_mask"] * ("action_mask" in batch)
-        return [ms.Tensor.from_numpy(batch[name]) for name in names]
+        arrays = [batch[name] for name in names]
+        frame_stack = batch[parts[0]].shape[1] - batch["action"].shape[1]
+        self.stacks = frame_stack > 1
+        if self.stacks:
+            arrays.insert(1, stack_places(batch["first"], frame_stack))
+        return [ms.Tensor.from_numpy(array) for array in arrays]
 
     def arguments(self, tensors):
         """The arguments of ``loss`` from ``tensors``."""
         begin = self.parts or 1
         observation = tensors[:begin] if self.parts else tensors[0]
+        if self.stacks:
+            observation, begin = stacked(*tensors[:2]), 2
         end = begin + len(INPUTS)
         before = tensors[end : end + len(self.extra)]
         mask = tensors[end + len(self.extra)] if len(tensors) > end + len(self.extra) else None
@@ -248,6 +257,17 @@ class IMPALALearner(compat.Learner):
     def warm_up(self, batch):
         """Compile for batches like this one; no weight changes."""
         self.compile(ms.Tensor(self.lr, ms.float32), *self.tensors(batch))
+
+
+def stacked(frames, places):
+    """Stacks of frames, ``[S, T+1, E, k, ...]``.
+
+    Args:
+        frames: ``[S, T+k, E, ...]``.
+        places: Of ``stack_places``.
+    """
+    stacks = ops.gather(frames.reshape((-1, math.prod(frames.shape[3:]))), places.reshape(-1), 0)
+    return stacks.reshape((*places.shape, *frames.shape[3:]))
 
 
 def make_optimizer(parameters, params):
