@@ -205,7 +205,8 @@ def stack_places(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int32
     begun = np.maximum.accumulate(begun, 1)[..., None]
     frames = np.maximum(row[..., None] + np.arange(frame_stack), begun)
     unroll = np.arange(unrolls)[:, None, None, None] * (rows + frame_stack - 1)
-    return ((unroll + frames) * envs + np.arange(envs)[:, None]).astype(np.int32)
+    places: NDArray[Any] = (unroll + frames) * envs + np.arange(envs)[:, None]
+    return places.astype(np.int32)
 
 
 def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
