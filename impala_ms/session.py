@@ -200,10 +200,14 @@ def connect(run, size):
 def explain(error):
     """Log an exception with its traceback; returns its text in one line."""
     logger.error("this rank failed", exc_info=error)
-    text = str(error).strip()
-    lines = [text] if is_ours(error) and text else traceback.format_exception_only(error)
-    notes = [] if not is_ours(error) else getattr(error, "__notes__", [])
-    return " ".join(" ".join([*lines, *notes]).split())
+    text, notes = str(error).strip(), getattr(error, "__notes__", [])
+    shows_notes = sys.version_info >= (3, 11)
+    if not shows_notes:
+        sys.stdout.writelines(f"{note}\n" for note in notes)
+    lines = [text, *notes]
+    if not (is_ours(error) and text):
+        lines = traceback.format_exception_only(error) + ([] if shows_notes else notes)
+    return " ".join(" ".join(lines).split())
 
 
 def is_ours(error):
