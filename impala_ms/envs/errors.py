@@ -13,9 +13,12 @@ class MakeError(ValueError):
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Say where ``error`` came from without changing what it is (Python 3.11; before: nothing)."""
+    """Say where ``error`` came from without changing what it is, on Python 3.10 too."""
     if hasattr(error, "add_note"):
         error.add_note(note)
+    else:
+        notes = [*getattr(error, "__notes__", ()), note]
+        error.__notes__ = notes  # type: ignore[attr-defined]
 
 
 def one_line(text: object) -> str:

@@ -346,7 +346,6 @@ def test_what_a_vector_program_pays_on_reset_rows_does_not_count():
 
 
 class TestErrorsOfTheEnvironment:
-    @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
     def test_a_failing_step_says_where(self):
         env = counting(3, fails_at_step=37, lengths=(10,))
         env.reset()
@@ -359,7 +358,6 @@ class TestErrorsOfTheEnvironment:
             "step 40 since the start"
         )
 
-    @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
     def test_a_failing_reset_says_where(self):
         env = counting(2, fails_in_reset=True)
         with pytest.raises(RuntimeError, match="the reset of CountingEnv fails") as caught:

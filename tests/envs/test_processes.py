@@ -173,9 +173,8 @@ class TestFaults:
             env.step(np.zeros(3, int))
         assert "in step" in str(caught.value.__cause__)  # the traceback in the worker
         assert "environments 0 to 0" in str(caught.value.__cause__)
-        if sys.version_info >= (3, 11):
-            (note,) = caught.value.__notes__
-            assert note.startswith("in step 3 of its episode, environment 0 of 3 (tests.fakes:")
+        (note,) = caught.value.__notes__
+        assert note.startswith("in step 3 of its episode, environment 0 of 3 (tests.fakes:")
         assert env.processes == []
         with pytest.raises(WorkerError, match="have ended"):
             env.step(np.zeros(3, int))
