@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 
+import psutil
+
 from impala_ms.lean import import_mindspore
 
 logger = logging.getLogger(__name__)
@@ -21,6 +23,7 @@ x = ms.Tensor([[1.0, 2.0], [3.0, 4.0]], ms.float32)
 assert ms.ops.matmul(x, x).asnumpy().tolist() == [[7.0, 10.0], [15.0, 22.0]]
 """
 PROBE_S = 120.0
+KERNEL = 2  # kthreadd, the parent of the kernel's threads
 
 
 class DeviceError(RuntimeError):
@@ -31,6 +34,47 @@ def set_thread_limits(threads):
     """Limit the compute threads of the libraries; to be called before they are imported."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
+
+
+def keep_to_cores(threads):
+    """Keep this thread, and those it starts from now on, to so many cores.
+
+    MindSpore's kernels on the CPU use two threads even where one is asked for. An actor's second
+    thread would take the learner's core, and both would wait for each other. Cores that another
+    process is kept to, of this job or of another one, are taken last.
+
+    Args:
+        threads: Compute threads of a rank.
+
+    Returns:
+        The cores; or None, with nothing done, on a host that has more ranks than cores for them.
+    """
+    rank = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
+    ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
+    cores = sorted(os.sched_getaffinity(0))
+    if ranks * threads > len(cores):
+        return None
+    counts = kept_to(cores)
+    start = rank * threads
+    # sorted() keeps the order of equals: each rank begins at cores of its own
+    chosen = sorted(cores[start:] + cores[:start], key=counts.get)[:threads]
+    os.sched_setaffinity(0, chosen)
+    return sorted(chosen)
+
+
+def kept_to(cores):
+    """``{core: how many other processes are kept to it, or to some with it}``."""
+    counts = dict.fromkeys(cores, 0)
+    for process in psutil.process_iter():
+        try:
+            own = process.pid == os.getpid() or process.ppid() == KERNEL
+            allowed = set(cores).intersection(process.cpu_affinity())
+        except psutil.Error:  # it has ended, or is another user's
+            continue
+        if len(allowed) < len(cores) and not own:
+            for core in allowed:
+                counts[core] += 1
+    return counts
 
 
 def works(device):

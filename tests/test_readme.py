@@ -223,7 +223,7 @@ def test_scripts_of_other_commands_exist(readme):
 
 def test_options_in_the_text_exist():
     known = set(re.findall(r"--\w+", config.help_text("impala")))
-    others = read(EXAMPLES / "evaluate.py") + read(ROOT / "tests/benchmarks/cartpole.py")
+    others = read(EXAMPLES / "evaluate.py") + read(ROOT / "tests/benchmarks/runs.py")
     for readme in (ENGLISH, CHINESE):
         mentioned = set(re.findall(r"(?<![\w-])--[a-z]\w+", prose(readme)))
         assert len(mentioned) > 8

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from impala_ms import checkpoint, compat
+from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.trainer import ActorTrainer
@@ -145,6 +145,9 @@ class IMPALASession(compat.Session):
         self.environment = make_environment(config, "collect", envs, seeds)
         spaces = self.environment.spaces()
         exchange.hello(spaces)
+        if rank > 0 and params["pin_actors"]:  # not the environment's own threads and processes
+            cores = device.keep_to_cores(params["actor_threads"])
+            logger.info("computes on %s", "any core" if cores is None else f"cores {cores}")
         policy = make_policy(config, spaces)
         rng = np.random.default_rng((params["seed"], epoch, actor_rank, 0, ACTIONS))
         actor = make_actor(config, policy, self.environment, rng)

@@ -1,7 +1,7 @@
-"""CartPole-v1, ours beside what people use instead: speed, time to solve, start, memory.
+"""Whole runs, ours beside what people use instead: speed, time to solve, start, memory.
 
-    python tests/benchmarks/cartpole.py all --peers DIR --peers-scripts DIR --json figures.json
-    python tests/benchmarks/cartpole.py table --json figures.json
+    python tests/benchmarks/runs.py cartpole --peers DIR --peers-scripts DIR --json figures.json
+    python tests/benchmarks/runs.py table --json figures.json
 
 README.md beside this file says what is measured and how to read it.
 """
@@ -27,9 +27,9 @@ FOREIGN_CORES = 0.2  # more than that of other processes, and the run is worthle
 PEERS = {"sf": "Sample Factory", "rllib": "RLlib"}
 
 
-def throughput(arguments, seed, folder, *options):
+def throughput(arguments, seed, folder, *options, config="cartpole_throughput.yaml"):
     """Steps per second inside the window, and when the same run reached the score."""
-    options = ["--config", EXAMPLE / "cartpole_throughput.yaml", "--seed", seed, *options]
+    options = ["--config", EXAMPLE / config, "--seed", seed, *options]
     run = common.train(folder, arguments.ranks, *options, limit_s=arguments.seconds)
     until_s = max(30.0, arguments.seconds - 5.0)
     inside = [row for row in run["rows"] if WINDOW_FROM_S < row[0] <= until_s]
@@ -42,6 +42,16 @@ def throughput(arguments, seed, folder, *options):
 def wide(arguments, seed, folder):
     """The same with the net of Sample Factory's default."""
     return throughput(arguments, seed, folder, "--set", "network.hidden_sizes=[512, 512]")
+
+
+def pong_nature(arguments, seed, folder):
+    """Pong with the Nature CNN."""
+    return throughput(arguments, seed, folder, config="pong_nature.yaml")
+
+
+def pong_resnet(arguments, seed, folder):
+    """Pong with the deep ResNet."""
+    return throughput(arguments, seed, folder, config="pong_resnet.yaml")
 
 
 def solve(arguments, seed, folder):
@@ -100,7 +110,9 @@ class Measure(NamedTuple):
     target: str
 
 
-CARTPOLE, MORE = "cartpole", ("throughput-64", "throughput-512")
+CARTPOLE = "cartpole"
+PIXELS = ("pong-nature", "pong-resnet")
+MORE = ("throughput-64", "throughput-512", *PIXELS)
 SOLVE = f"process start to a mean return of {SCORE}, s"
 START = "process start to first update (peer: to first episode), s"
 MEASURES = {
@@ -108,6 +120,24 @@ MEASURES = {
     for name, *fields in (
         (MORE[0], "env steps/s, net 64-64", throughput, CARTPOLE, None, "steps_per_s", "≥ 12 x"),
         (MORE[1], "env steps/s, net 512-512", wide, "cartpole-512", None, "steps_per_s", "≥ 2.5 x"),
+        (
+            MORE[2],
+            "Pong, env steps/s, Nature CNN",
+            pong_nature,
+            "pong",
+            None,
+            "steps_per_s",
+            "≥ 1.3 x",
+        ),
+        (
+            MORE[3],
+            "Pong, env steps/s, ResNet",
+            pong_resnet,
+            "pong-resnet",
+            None,
+            "steps_per_s",
+            "≥ 1.5 x",
+        ),
         ("solve", SOLVE, solve, "cartpole-solve", 180.0, "reached_s", "median ≤ 10, all ≤ 20"),
         ("startup", START, startup, CARTPOLE, 30.0, "first_episode_s", "≤ 5"),
         ("memory", "memory (PSS), MiB", memory, CARTPOLE, 40.0, "peak_pss_mb", "≤ 800"),
@@ -176,7 +206,7 @@ def table(results):
         if name == MORE[0]:
             what = f"the same runs: to a mean return of {SCORE}, s"
             lines.append([what, "-", spread(values(ours, "reached_s")), "-", "≤ 30"])
-    header = ["CartPole-v1", "peer", "ours", "ratio", "to reach"]
+    header = ["what", "peer", "ours", "ratio", "to reach"]
     note = (
         f"Median (lowest to highest); ratio of medians, above 1: ours is better. {results['on']}."
     )
@@ -195,7 +225,8 @@ def figure(runs):
 
 
 def main():
-    groups = {"throughput": MORE, "all": list(MEASURES)}
+    groups = {"throughput": MORE[:2], "pong": PIXELS}
+    groups["cartpole"] = [name for name in MEASURES if name not in PIXELS]
     names = [*MEASURES, *groups, "table"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add = parser.add_argument
