@@ -317,8 +317,13 @@ class _Draft:
 
     def read_file(self, file: Path) -> None:
         """Take a file: YAML, or Python that holds dicts named as in config.py."""
+        examples = Path(__file__).parents[1] / "example" / self.algorithm
+        if not file.is_file() and (examples / file).is_file():
+            file = examples / file
         if not file.is_file() or file.suffix not in (".yaml", ".yml", ".py"):
-            wrong = "must be .yaml or .py" if file.is_file() else "there is no such file"
+            wrong = "must be .yaml or .py"
+            if not file.is_file():
+                wrong = f"there is no such file, neither in {Path.cwd()} nor in {examples}"
             self.problems.append(f"--config {file}: {wrong}")
             return
         try:

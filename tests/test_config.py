@@ -414,6 +414,13 @@ def test_ranks_and_min_actors_that_cannot_be():
     assert "trainer.min_actors = 3 (--min_actors): there are 2 actors" in problem("--min_actors=3")
 
 
+def test_files_are_looked_up_as_given_then_among_the_examples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load("--config", "cartpole_throughput.yaml").collect_env_params["num_envs"] == 512
+    Path("cartpole_throughput.yaml").write_text("collect_env: {num_envs: 4}")
+    assert load("--config", "cartpole_throughput.yaml").collect_env_params["num_envs"] == 4
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
