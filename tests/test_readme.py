@@ -217,13 +217,17 @@ def test_a_command_with_a_mistake_is_not(options):
 def test_scripts_of_other_commands_exist(readme):
     here = readme.parent
     for words in commands(readme):
+        if "-m" in words:
+            assert (ROOT / words[words.index("-m") + 1] / "__main__.py").is_file()
+            continue
         script = next(word for word in words if re.search(r"\.(sh|py)$", word))
         assert (here / script).is_file() or (EXAMPLES / script).is_file(), words
 
 
 def test_options_in_the_text_exist():
     known = set(re.findall(r"--\w+", config.help_text("impala")))
-    others = read(EXAMPLES / "evaluate.py") + read(ROOT / "tests/benchmarks/runs.py")
+    scripts = ("example/impala/evaluate.py", "tests/benchmarks/runs.py", "impala_ms/__main__.py")
+    others = "".join(read(ROOT / script) for script in scripts)
     for readme in (ENGLISH, CHINESE):
         mentioned = set(re.findall(r"(?<![\w-])--[a-z]\w+", prose(readme)))
         assert len(mentioned) > 8
