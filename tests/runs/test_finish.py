@@ -57,6 +57,12 @@ def test_says_how_it_ended_and_where_everything_is(run):
     assert int(said[1].replace(",", "")) == status["env_steps"]
     assert 0 < float(said[2]) <= run.took_s + 0.1
     assert float(said[3]) == pytest.approx(status["episode_return_mean"], abs=0.051)
+    if run.ranks_given > 1:
+        played = [
+            int(re.search(r"told to stop after (\d+) env steps", run.log(rank))[1])
+            for rank in range(1, run.ranks_given)
+        ]
+        assert sum(played) == status["env_steps"] + status["env_steps_dropped"]
     for name in ("logs", "curves", "checkpoint"):
         path = run.line(f"  {name}  ").split()[1].rstrip(",")
         assert (run.folder / path).is_file()

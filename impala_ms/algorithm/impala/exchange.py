@@ -155,6 +155,7 @@ class LearnerExchange:
         self.expected = set(range(1, transport.size))  # have not spoken yet
         self.alive = set()
         self.env_steps = {}  # by rank: decisions received
+        self.env_steps_received = 0  # all that arrived, those dropped too
         self.env_steps_dropped = 0
         self.episodes = deque()  # (returns, lengths), for the main thread
         self.evaluations = deque()  # (version, weights, returns), for the main thread
@@ -327,10 +328,12 @@ class LearnerExchange:
         """Put an unroll into the batch; False, with nothing done, while there is no room."""
         steps = int((~unroll["first"][1:]).sum())
         if self._stopping:
+            self.env_steps_received += steps
             self.env_steps_dropped += steps
             return True
         if not self._batches.has_room():
             return False
+        self.env_steps_received += steps
         self.env_steps[peer] = int(unroll["env_steps"])
         if problem := non_finite(unroll):
             raise RunError(

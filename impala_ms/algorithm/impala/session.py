@@ -135,6 +135,7 @@ class IMPALASession(compat.Session):
         self.trainer.train()
         if self.learner_exchange is None:
             self.actor_exchange.send(BYE, encode({}))
+            logger.info("told to stop after %d env steps", actor.actor.env_steps)
 
     def build_actor(self):
         """Environment, network, compiled policy; the learner prepares at the same time."""
@@ -238,6 +239,7 @@ class IMPALASession(compat.Session):
         saved = self.trainer.saved or next(iter(checkpoint.listing(self.job.checkpoints)), None)
         return {
             "env_steps": recorder.env_steps,
+            "env_steps_dropped": self.trainer.not_learned_from(),
             "updates": recorder.updates,
             "episode_return_mean": recorder.episodes.return_mean,
             "checkpoint": str(saved) if saved else None,

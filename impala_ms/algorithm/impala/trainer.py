@@ -128,6 +128,7 @@ class IMPALATrainer(compat.Trainer):
         self.best_return = msrl.best_return
         self.logged_s = self.saved_s = time.monotonic()
         self.dropped = 0  # of the exchange's count, already in the recorder's
+        self.before = self.recorder.env_steps + self.recorder.env_steps_dropped
         self.saved = None  # path of the newest checkpoint
         self.saved_updates = -1
         self.last_row = {}
@@ -231,6 +232,10 @@ class IMPALATrainer(compat.Trainer):
             self.write_row(now)
         if now - self.saved_s >= self.params["checkpoint_interval_s"]:
             self.save()
+
+    def not_learned_from(self):
+        """Environment steps that arrived and were not used, those while stopping too."""
+        return self.before + self.exchange.env_steps_received - self.recorder.env_steps
 
     def take_evaluation(self, version, flat, returns):
         """Log an evaluation, and keep its weights if it is the best so far."""
