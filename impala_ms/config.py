@@ -649,7 +649,8 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
             names = {path.name for path in folder.iterdir()}
             if names & {"config.json", "metrics.csv", "checkpoints"}:
                 raise ConfigError(
-                    f"run_dir {folder} holds a run: go on with it by --resume, or give another"
+                    f"run_dir {folder} holds a run: go on with it by --resume, if it has a "
+                    "checkpoint, or give another"
                 )
             if names:
                 log.warning("run_dir %s is not empty: %s", folder, ", ".join(sorted(names)))
@@ -713,7 +714,7 @@ def _meta(started: datetime) -> dict[str, Any]:
         "started": started.isoformat(),
         "host": platform.node(),
         "cpus": len(os.sched_getaffinity(0)),
-        "argv": sys.argv,
+        "argv": [os.environ.get("IMPALA_MS_COMMAND", sys.argv[0]), *sys.argv[1:]],
         "git_commit": commit,
         "versions": versions,
     }
