@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,16 +43,6 @@ def throughput(arguments, seed, folder, *options, config="cartpole_throughput.ya
 def wide(arguments, seed, folder):
     """The same with the net of Sample Factory's default."""
     return throughput(arguments, seed, folder, "--set", "network.hidden_sizes=[512, 512]")
-
-
-def pong_nature(arguments, seed, folder):
-    """Pong with the Nature CNN."""
-    return throughput(arguments, seed, folder, config="pong_nature.yaml")
-
-
-def pong_resnet(arguments, seed, folder):
-    """Pong with the deep ResNet."""
-    return throughput(arguments, seed, folder, config="pong_resnet.yaml")
 
 
 def solve(arguments, seed, folder):
@@ -123,7 +114,7 @@ MEASURES = {
         (
             MORE[2],
             "Pong, env steps/s, Nature CNN",
-            pong_nature,
+            partial(throughput, config="pong_nature.yaml"),
             "pong",
             None,
             "steps_per_s",
@@ -132,7 +123,7 @@ MEASURES = {
         (
             MORE[3],
             "Pong, env steps/s, ResNet",
-            pong_resnet,
+            partial(throughput, config="pong_resnet.yaml"),
             "pong-resnet",
             None,
             "steps_per_s",

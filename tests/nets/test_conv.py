@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from impala_ms import doctor
 from impala_ms.nets.conv import Nature, Shallow
 from impala_ms.nets.resnet import Images, ResNet
 from tests.compiled import one_by_one
@@ -175,7 +176,7 @@ def test_convolutions_run_at_a_sane_speed_by_default():
     """
     environment = {k: v for k, v in os.environ.items() if k != "ONEDNN_MAX_CPU_ISA"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.nets.conv_speed"],
+        [sys.executable, "-c", doctor.CONVOLUTION],
         cwd=ROOT,
         env=environment,
         capture_output=True,
