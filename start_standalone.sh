@@ -16,6 +16,7 @@ fi
 export IMPALA_MS_STARTED=${started/,/.} IMPALA_MS_COMMAND=$0
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 # As python -m impala_ms.launch, except that no file in the current folder is imported instead.
-exec "$python" -c 'import sys; sys.path[0] = sys.argv.pop(1)
+exec "$python" -c 'import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL)
+sys.path[0] = sys.argv.pop(1)
 from impala_ms.launch import main
 sys.exit(main(sys.argv[1:]))' "$root" "$@"

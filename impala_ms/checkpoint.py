@@ -32,7 +32,7 @@ def save(folder, name, parameters, state):
     """Write a checkpoint beside its name, sync it to the disk, then rename it into place.
 
     Args:
-        folder: The run's ``checkpoints`` folder; made if it is not there.
+        folder: The run's ``checkpoints`` folder; made if it is not there, in one that is.
         name: File name, ``update_<n>.ckpt`` or ``BEST``.
         parameters: ``{name: array}``.
         state: JSON-able dict: counters, seed epoch, configuration.
@@ -46,14 +46,14 @@ def save(folder, name, parameters, state):
     folder = Path(folder)
     path, temporary = folder / name, folder / UNFINISHED
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # without its parents: a run folder that is gone stays so
         ms.save_checkpoint(
             [{"name": key, "data": ms.Tensor(value)} for key, value in parameters.items()],
             str(temporary),
             append_dict={STATE: json.dumps(state)},
             crc_check=True,
         )
-        temporary.chmod(0o644)
+        temporary.chmod(0o666 & ~_umask())  # MindSpore makes it readable by the owner alone
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -66,6 +66,12 @@ def save(folder, name, parameters, state):
                 unfinished.unlink()
         raise CheckpointError(f"cannot write the checkpoint {path}: {error}") from error
     return path
+
+
+def _umask():
+    mask = os.umask(0o77)
+    os.umask(mask)
+    return mask
 
 
 def file_name(updates):

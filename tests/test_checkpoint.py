@@ -54,14 +54,27 @@ def whole(tmp_path_factory):
 
 class TestSaveAndLoad:
     def test_round_trip_bit_for_bit(self, tmp_path):
-        path = checkpoint.save(tmp_path / "new" / "folder", "update_1.ckpt", parameters(), STATE)
-        assert path == tmp_path / "new" / "folder" / "update_1.ckpt"
+        path = checkpoint.save(tmp_path / "new", "update_1.ckpt", parameters(), STATE)
+        assert path == tmp_path / "new" / "update_1.ckpt"
         loaded, state = checkpoint.load(path)
         assert_same_bits(loaded, parameters())
         assert state == STATE
         assert json.dumps(state) == json.dumps(STATE)
         assert names(path.parent) == ["update_1.ckpt"]
-        assert path.stat().st_mode & 0o777 == 0o644
+
+    @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+    def test_who_may_read_it_is_as_for_any_file_of_the_user(self, tmp_path, mask):
+        before = os.umask(mask)
+        try:
+            path = checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
+        finally:
+            os.umask(before)
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+    def test_a_run_folder_that_is_gone_is_not_made_again(self, tmp_path):
+        with pytest.raises(CheckpointError, match="cannot write the checkpoint"):
+            checkpoint.save(tmp_path / "gone" / "checkpoints", "update_1.ckpt", parameters(), STATE)
+        assert not (tmp_path / "gone").exists()
 
     def test_mindspore_reads_it(self, tmp_path):
         path = checkpoint.save(tmp_path, checkpoint.BEST, parameters(), STATE)

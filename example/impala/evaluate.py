@@ -5,7 +5,6 @@ run's ``eval_episodes`` it plays the very episodes of the best evaluation during
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def evaluate(arguments):
     file = arguments.run_dir / "config.json"
     if not file.is_file():
         raise ConfigError(f"{arguments.run_dir} is no run folder: it holds no config.json")
-    config = Config.from_json(json.loads(file.read_text(encoding="utf-8")))
+    config = Config.read(file)
     folder = arguments.run_dir / "checkpoints"
     if arguments.checkpoint == "latest":
         path, saved, _ = checkpoint.latest(folder)

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from impala_ms.envs.errors import one_line
+
 
 def reset(env: Any, seed: int | None) -> tuple[Any, dict[str, Any]]:
     """Reset ``env`` in whichever of the two forms it has.
@@ -32,12 +34,21 @@ def reset(env: Any, seed: int | None) -> tuple[Any, dict[str, Any]]:
     return result, {}
 
 
-def five_values(observation: Any, reward: Any, done: Any, info: dict[str, Any]) -> tuple[Any, ...]:
+def five_values(row: Any) -> tuple[Any, ...]:
     """Turn the four values of an old ``step`` into the five of gymnasium.
 
     The old interface has one flag for both ends of an episode and marks an end by the time
     limit in ``info["TimeLimit.truncated"]``; there the state still has a value to bootstrap from.
+
+    Raises:
+        ValueError: If there are not four.
     """
+    if not isinstance(row, (tuple, list)) or len(row) != 4:
+        raise ValueError(
+            f"step returned {one_line(repr(row))}, not the five values observation, reward, "
+            "terminated, truncated, info"
+        )
+    observation, reward, done, info = row
     truncated = bool(info.get("TimeLimit.truncated", False))
     return observation, reward, bool(done) and not truncated, truncated, info
 

@@ -10,9 +10,8 @@ import difflib
 import functools
 import importlib
 import logging
-import os
-import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from impala_ms.envs.packages import installed, pip_install, register
 from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.envs.vector import VectorEnvironment
+from impala_ms.imports import add_import_folder, import_file
 
 __all__ = ["MakeError", "VectorEnvironment", "episode_seeds", "frames_per_step", "make_vec"]
 
@@ -48,8 +48,9 @@ def make_vec(
     """Make ``num_envs`` environments that are stepped together.
 
     Args:
-        id: A gymnasium id, or ``module:ID``: the module is imported first, so that it can
-            register the id. It may lie in the current directory or on ``PYTHONPATH``. An Atari
+        id: A gymnasium id, or ``module:ID`` or ``file.py:ID``: the module is imported first, so
+            that it can register the id. It may lie in the current directory or on ``PYTHONPATH``,
+            the file where its path says. An Atari
             game (``ALE/Pong-v5``, ``Pong-v5`` or ``PongNoFrameskip-v4``) comes with the
             preprocessing of ``atari``.
         num_envs: Number of environments.
@@ -200,17 +201,21 @@ def _find_spec(id: str, pools_too: bool) -> Any:
         raise MakeError(
             f"there is no environment {name!r}"
             + (f", also after importing {module!r}" if module else "")
-            + f"{known}. An environment of your own is given as module:ID, where importing the "
-            "module registers the id (gymnasium.register)"
+            + f"{known}. An environment of your own is given as module:ID or file.py:ID, where "
+            "importing the module registers the id (gymnasium.register)"
             + ("." if installed("envpool") else f"; games need {pip_install('envpool')}")
         ) from error
 
 
 def _import(id: str, module: str) -> None:
-    # A script's own folder is searched, the current directory is not.
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
+    if module.endswith(".py"):
+        file = Path(module).resolve()
+        if not file.is_file():
+            raise MakeError(f"there is no file {file}, which the environment {id!r} names")
+        import_file(file)
+        return
+    here = Path.cwd()
+    add_import_folder(here)  # a script's own is searched anyway, the current one is not
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

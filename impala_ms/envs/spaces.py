@@ -133,6 +133,9 @@ class ObservationLayout:
         """Description of a part, None if nothing is left of it; its leaves are noted."""
         from gymnasium import spaces
 
+        if not isinstance(space, spaces.Space):
+            where = f"observation space's part {path!r}" if keys else "observation space"
+            raise MakeError(f"the {where} of {self._id} is {one_line(repr(space))}, not a space")
         if space.dtype is not None and np.dtype(space.dtype).kind == "U":
             self.left_out.append(path)
             return None
@@ -167,6 +170,11 @@ class ObservationLayout:
             raise MakeError(
                 f"{self._id} has two parts of its observation space that are both called "
                 f"{path!r}: rename one of the keys"
+            )
+        if not math.prod(found[0]):
+            raise MakeError(
+                f"{self._id} has {f'a part {path!r} of its' if keys else 'an'} observation space "
+                f"without any element, {one_line(space)}: leave it out or give it a shape"
             )
         self.leaves[path] = Leaf(path, keys, *found)
         return _describe(space)
@@ -252,26 +260,32 @@ def action_layout(id: str, space: Any) -> ActionLayout:
         parts = math.prod(taken)
         dtype = np.dtype(space.dtype)
         return ActionLayout((parts,), 2 * parts, 0, _describe(space), None, None, dtype, taken)
-    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+    elements = math.prod(getattr(space, "shape", None) or ())
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f" and elements:
         bounds = np.asarray(space.low), np.asarray(space.high)
         shape, dtype = tuple(space.shape), np.dtype(space.dtype)
         return ActionLayout(shape, 0, 0, _describe(space), None, bounds, dtype, shape)
     raise MakeError(
         f"{id} has the action space {one_line(space)}, but only Discrete, MultiDiscrete of one "
-        "dimension, MultiBinary and Box of floats are supported: wrap the environment, for "
-        "instance with gymnasium.wrappers.TransformAction"
+        "dimension, MultiBinary and Box of one float or more are supported: wrap the environment, "
+        "for instance with gymnasium.wrappers.TransformAction"
     )
 
 
-def joined_mask(mask: Any, leading: tuple[int, ...] = ()) -> NDArray[np.bool_]:
-    """An action mask as one array ``[*leading, M]``; a tuple holds one mask for each part.
+def joined_mask(mask: Any, size: int, leading: tuple[int, ...] = ()) -> NDArray[np.bool_]:
+    """An action mask as one array ``[*leading, size]``; a tuple holds one mask for each part.
 
     Raises:
-        ValueError: If its arrays do not fit together.
+        ValueError: If it has another number of entries.
     """
     parts = mask if isinstance(mask, (tuple, list)) and np.ndim(mask[0]) else (mask,)
     arrays = [np.asarray(part).reshape(*leading, -1) for part in parts]
     joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
+    if joined.shape[-1] != size:
+        raise ValueError(
+            f"the action mask has {joined.shape[-1]} entries, but the action space has {size}: "
+            "it takes one for each action"
+        )
     return joined.astype(np.bool_)
 
 

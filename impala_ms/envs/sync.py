@@ -71,6 +71,7 @@ class Singles:
     def lay_out(self, layout: ObservationLayout, action: ActionLayout) -> None:
         """Say how observations and actions look, which the environments themselves told."""
         self._layout, self._discrete = layout, action.num_actions > 0
+        self._mask_size = action.mask_size
         if layout.has_mask:
             self.masked = True
         elif not action.mask_size:
@@ -95,8 +96,8 @@ class Singles:
             self._taken[index] += 1
             try:
                 row = self.envs[index].step(choice)
-                if len(row) == 4:
-                    row = compat4.five_values(*row)
+                if not isinstance(row, (tuple, list)) or len(row) != 5:
+                    row = compat4.five_values(row)
                 observation, paid, terminated, truncated, info = row
                 columns.terminated[index], columns.truncated[index] = terminated, truncated
                 columns.reward[index] = (
@@ -109,7 +110,7 @@ class Singles:
                 if info or self.masked:
                     over = bool(terminated or truncated)
                     self._read_info(index, observation, info, over, columns)
-            except Exception as error:
+            except BaseException as error:
                 self._explain(error, index, f"step {self._taken[index]} of its episode")
                 raise
 
@@ -126,7 +127,7 @@ class Singles:
             if self.masked is None:
                 self.masked = MASK in info
             self._read_info(index, observation, info, False, columns)
-        except Exception as error:
+        except BaseException as error:
             self._explain(error, index, "reset")
             raise
 
@@ -137,13 +138,13 @@ class Singles:
         if self.masked:
             mask = (observation if self._layout.has_mask else info).get(MASK)
             if mask is not None:
-                columns.mask[index] = joined_mask(mask)
+                columns.mask[index] = joined_mask(mask, self._mask_size)
             elif over:
                 columns.mask[index] = True  # nobody acts on a final observation
             else:
                 raise ValueError(f"the info has no {MASK!r}, but that of the first reset had one")
 
-    def _explain(self, error: Exception, index: int, where: str) -> None:
+    def _explain(self, error: BaseException, index: int, where: str) -> None:
         add_note(
             error,
             f"in {where}, environment {self._begin + index} of {self._total} ({self._id}), "

@@ -245,7 +245,7 @@ class VectorEnvironment:
         return observation
 
     def _take_mask(self, info: Mapping[str, Any]) -> None:
-        self.action_mask = joined_mask(info[MASK], (self.num_envs,))
+        self.action_mask = joined_mask(info[MASK], self._action.mask_size, (self.num_envs,))
         if self.action_mask.shape[1] != self._mask_size:
             raise ValueError(
                 f"{self.id}: an action mask has {self.action_mask.shape[1]} entries, but the "

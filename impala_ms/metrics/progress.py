@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
@@ -17,6 +18,9 @@ Row = Mapping[str, Any]
 
 # A control character that no ordinary output begins a line with.
 MARKER = "\x1eprogress "
+
+# Rank 0 prints it once all ranks are connected: from then on it is told of one that is gone.
+CONNECTED = MARKER + '{"connected": true}\n'
 
 _WAITS = 0.2  # a role that waits for more than this share of its time has a bottleneck elsewhere
 
@@ -50,6 +54,20 @@ def format_line(row: Row, *, width: int | None = None) -> str:
         fields.pop()
         line = "  ".join(fields)
     return line if width is None else line[:width]
+
+
+def open_streams() -> None:
+    """Give a process that was started without standard streams (``>&-``) empty ones.
+
+    Else the first files it opens would take their numbers, and what is printed would go there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))
 
 
 class Display:
@@ -93,6 +111,18 @@ class Display:
         if now - self._printed_at >= self._interval_s:
             self._printed_at = now
             self._print_held_back()
+
+    def write(self, text: str) -> None:
+        """Show lines as ranks print them: where one is marked as such, progress."""
+        for line in text.removesuffix("\n").split("\n"):
+            row = decode(line)
+            if row is None:
+                self.line(line)
+            elif row != decode(CONNECTED):
+                self.progress(row)
+
+    def flush(self) -> None:
+        """Nothing is held back but progress."""
 
     def line(self, text: str) -> None:
         """Show other output: one or more whole lines."""
@@ -140,8 +170,11 @@ def _fields(row: Row) -> list[str]:
         "" if lag is None else f"lag {lag:.1f}",
         "" if left is None else f"{_duration(left)} left",
         "" if loss is None else f"loss {loss:.4g}",
-        "" if alive is None or expected is None else f"{alive - 1}/{expected} actors",
-        _bottleneck(row.get("learner_wait_fraction"), row.get("actor_wait_fraction")),
+        "" if alive is None or not expected else f"{alive - 1}/{expected} actors",
+        # In one process nobody waits: the two take turns.
+        ""
+        if expected == 0
+        else _bottleneck(row.get("learner_wait_fraction"), row.get("actor_wait_fraction")),
     ]
 
 

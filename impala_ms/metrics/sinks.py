@@ -99,6 +99,8 @@ class CsvSink:
                 + " (columns are declared in impala_ms/metrics/columns.py)"
             )
         line = ",".join(_field(name, row.get(name)) for name in self.columns)
+        if not self.path.exists():
+            raise SinkError(f"{self.path} is gone: it was removed while the run wrote to it")
         try:
             self._file.write(line + "\n")
             self._file.flush()
@@ -109,15 +111,22 @@ class CsvSink:
         """Drop the rows made after ``updates`` updates, which a resumed run makes again."""
         try:
             self._file.close()
-            with self.path.open(encoding="utf-8", newline="") as file:
+            with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
                 lines = file.readlines()
-            column = self.columns.index("updates")
-            kept = [line for line in lines[1:] if float(line.split(",")[column] or 0) <= updates]
+            kept = [line for line in lines[1:] if self._updates(line) <= updates]
             if len(kept) < len(lines) - 1:
                 self._replace("".join([lines[0], *kept]))
             self._file = self._open()
         except OSError as error:
             raise _cannot_write(self.path, error) from error
+
+    def _updates(self, line: str) -> float:
+        try:
+            return float(line.split(",")[self.columns.index("updates")] or 0)
+        except (IndexError, ValueError) as error:
+            raise SinkError(
+                f"{self.path} holds a line that is no row, {line[:60]!r}: move the file away"
+            ) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -128,7 +137,8 @@ class CsvSink:
 
     def _recover(self) -> None:
         """Leave a file of whole lines with the right header; make it if it is not there."""
-        content = self.path.read_text("utf-8") if self.path.exists() else ""
+        # A byte that is no text is in a line that is no row, or in a header that is another.
+        content = self.path.read_text("utf-8", "replace") if self.path.exists() else ""
         whole = content[: content.rfind("\n") + 1]
         if not whole and self._header.startswith(content):
             self._replace(self._header)
@@ -140,7 +150,7 @@ class CsvSink:
                 f"({self._header[:60]}…): move the file away, or use another run folder"
             )
         if whole != content:
-            os.truncate(self.path, len(whole.encode()))
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def _open(self) -> TextIO:
         return self.path.open("a", encoding="utf-8", newline="")

@@ -28,7 +28,7 @@ class MLP(nn.Cell):
 
     Args:
         observation_shape: Shape of one observation.
-        hidden_sizes: Width of each layer; at least one.
+        hidden_sizes: Width of each layer; without any the features are the numbers themselves.
         activation: ``tanh`` or ``relu``.
     """
 
@@ -36,7 +36,7 @@ class MLP(nn.Cell):
         """Draw the initial weights from MindSpore's generator."""
         super().__init__()
         self.inputs = math.prod(observation_shape)
-        self.outputs = hidden_sizes[-1]
+        self.outputs = hidden_sizes[-1] if hidden_sizes else self.inputs
         layers = []
         width = self.inputs
         for size in hidden_sizes:

@@ -127,7 +127,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
         done = subprocess.run(
             [*command, "--rank", "--seconds", str(arguments.seconds)],
-            env=common.environment() | launch.MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": folder},
+            env=launch.mpi_environment(folder) | common.environment(),
             stdout=subprocess.PIPE,
             text=True,
             check=True,

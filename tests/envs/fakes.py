@@ -92,7 +92,7 @@ class MaskedEnv(SpacesEnv):
             return {"action_mask": np.concatenate([mask]).astype(np.int8), "count": observation}, {}
         if self._step == self._forgets_at or (over and self._at_the_end == "missing"):
             return observation, {}
-        return observation, {"action_mask": mask}
+        return observation, {"action_mask": np.ones(self._size) if self._size else mask}
 
     def reset(self, *, seed=None, options=None):
         observation, _ = super().reset(seed=seed)

@@ -364,6 +364,26 @@ class TestErrorsOfTheEnvironment:
             env.reset()
         assert caught.value.__notes__[0].startswith("in reset, environment 0 of 2 (tests.fakes:")
 
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+    def test_so_does_one_that_is_no_error(self, error, monkeypatch):
+        def fail(self, action):
+            raise error
+
+        env = counting()
+        env.reset()
+        monkeypatch.setattr(fakes.CountingEnv, "step", fail)
+        with pytest.raises(error) as caught:
+            env.step(np.zeros(1, int))
+        assert "in step 1 of its episode" in caught.value.__notes__[0]
+
+    @pytest.mark.parametrize("row", [None, (0, 0.0, False), "abcde"], ids=str)
+    def test_a_step_that_returns_something_else(self, row, monkeypatch):
+        env = counting()
+        env.reset()
+        monkeypatch.setattr(fakes.CountingEnv, "step", lambda self, action: row)
+        with pytest.raises(ValueError, match=r"step returned .*, not the five values obs"):
+            env.step(np.zeros(1, int))
+
     def test_the_exception_itself_is_unchanged(self):
         env = make_vec("Drifting-v0", num_envs=1, seeds=[0], kwargs={"fails": True})
         env.reset()
@@ -508,6 +528,24 @@ class TestIds:
         )
         assert done.stderr == ""
         assert done.stdout == "[[0.0], [0.0]]\n"
+
+    @pytest.mark.parametrize("vectorization", ["sync", "processes"])
+    def test_an_environment_in_a_file(self, tmp_path, monkeypatch, vectorization):
+        monkeypatch.chdir(tmp_path)
+        tmp_path.joinpath("own.py").write_text(
+            "import gymnasium\nfrom tests.fakes import CountingEnv\n"
+            "gymnasium.register('InFile-v0', CountingEnv)\n"
+        )
+        for file in ("own.py", "./own.py", f"{tmp_path}/own.py"):
+            env = make_vec(
+                f"{file}:InFile-v0", num_envs=2, seeds=[0, 1], vectorization=vectorization
+            )
+            assert env.reset().shape == (2, 1)
+            env.close()
+        with pytest.raises(MakeError, match="no environment 'Other-v0', also after importing"):
+            make_vec("own.py:Other-v0", num_envs=1, seeds=[0])
+        with pytest.raises(MakeError, match=f"there is no file {tmp_path}/gone.py, which"):
+            make_vec("gone.py:InFile-v0", num_envs=1, seeds=[0])
 
     def test_no_vector_program(self):
         with pytest.raises(MakeError, match="has no usable vector_entry_point"):

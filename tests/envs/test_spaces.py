@@ -282,6 +282,19 @@ class TestActionMasks:
         with pytest.raises(MakeError, match=r"'action_mask' of 4 entries.* has 3"):
             make("Masked-v0", place="observation", size=4)
 
+    @pytest.mark.parametrize("vectorization", ["sync", "processes"])
+    def test_one_of_another_size_in_the_info_is_refused(self, vectorization):
+        env = make_vec(
+            "tests.envs.fakes:Masked-v0",
+            num_envs=1,
+            seeds=[0],
+            vectorization=vectorization,
+            kwargs={"size": 4},
+        )
+        with pytest.raises(ValueError, match="mask has 4 entries, but the action space has 3"):
+            env.reset()
+        env.close()
+
     def test_a_box_of_actions_has_none(self):
         space = spaces.Dict(action_mask=spaces.MultiBinary(2))
         env = make(
@@ -339,6 +352,23 @@ BOX = spaces.Box(np.zeros((9, 9)), np.ones((9, 9)), dtype=np.float64)  # its tex
 
 
 @pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        (spaces.Box(0, 1, (0,)), "Fake-v0 has an observation space without any element"),
+        (
+            spaces.Dict(a=BOX, b=spaces.Box(0, 1, (3, 0))),
+            "has a part 'b' of its observation space without any element",
+        ),
+        ("box", "the observation space of .*SpacesFake-v0 is 'box', not a space"),
+    ],
+    ids=str,
+)
+def test_an_observation_of_nothing_is_refused(space, says):
+    with pytest.raises(MakeError, match=says):
+        make(observation_space=space)
+
+
+@pytest.mark.parametrize(
     "unsupported",
     [
         {"observation_space": spaces.Text(5)},
@@ -347,6 +377,7 @@ BOX = spaces.Box(np.zeros((9, 9)), np.ones((9, 9)), dtype=np.float64)  # its tex
         {"observation_space": spaces.OneOf([BOX, BOX])},
         {"observation_space": spaces.Dict(a=BOX, b=spaces.Sequence(BOX))},
         {"observation_space": spaces.Dict(a=spaces.Text(5))},
+        {"action_space": spaces.Box(0, 9, (0,))},
         {"action_space": spaces.Box(0, 9, (2,), np.int64)},
         {"action_space": spaces.Dict(a=BOX)},
         {"action_space": spaces.Tuple([BOX])},

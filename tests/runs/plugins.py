@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -18,15 +19,25 @@ class TroubledEnv(CartPoleEnv):
         rank: Where the trouble is.
         fails_in_reset: Whether ``reset`` raises.
         fails_at_step: The step, counted from 1 since the environment was made, that raises.
+        exits_at_step: The one that calls ``sys.exit``.
         nan_at_step: The step that pays NaN.
         actions: Number of actions.
     """
 
-    def __init__(self, rank, fails_in_reset=False, fails_at_step=0, nan_at_step=0, actions=2):
+    def __init__(
+        self,
+        rank,
+        fails_in_reset=False,
+        fails_at_step=0,
+        exits_at_step=0,
+        nan_at_step=0,
+        actions=2,
+    ):
         super().__init__()
         here = rank == RANK
         self.fails_in_reset = here and fails_in_reset
         self.fails_at_step = fails_at_step if here else 0
+        self.exits_at_step = exits_at_step if here else 0
         self.nan_at_step = nan_at_step if here else 0
         self.action_space = gymnasium.spaces.Discrete(actions if here else 2)
         self.steps = 0
@@ -40,6 +51,8 @@ class TroubledEnv(CartPoleEnv):
         self.steps += 1
         if self.steps == self.fails_at_step:
             raise ValueError(f"the wheel came off\nat step {self.steps}")
+        if self.steps == self.exits_at_step:
+            sys.exit(0)
         observation, reward, *rest = super().step(action)
         return observation, float("nan") if self.steps == self.nan_at_step else reward, *rest
 
@@ -62,6 +75,6 @@ def recording_trainer(parts, params):
     """The shipped trainer; what the learner begins with goes to ``start_<epoch>.npz``."""
     from impala_ms.algorithm.impala.trainer import IMPALATrainer
 
-    file = parts.job.run_dir / f"start_{parts.job.epoch}.npz"
+    file = parts.job.run_dir / f"start_{parts.job.config.epoch}.npz"
     np.savez(file, **parts.learner.named_parameters())
     return IMPALATrainer(parts, params)

@@ -1,6 +1,7 @@
 """What goes wrong on one rank, or on the command line: how the run ends and what it says."""
 
 import re
+import shutil
 import sys
 import time
 from datetime import datetime
@@ -85,6 +86,30 @@ class TestKilled:
         assert_failed(run, 0, "rank 2 was lost after")
         assert len(run.checkpoints()) == 1
 
+    @pytest.mark.parametrize("rank", [0, 2])
+    def test_before_all_are_connected(self, start, rank):
+        run = start(3, *FOR_EVER)
+        run.until(lambda: rank in run.ranks())
+        killed = time.monotonic()
+        run.kill(rank)
+        assert run.wait() == 1
+        assert time.monotonic() - killed < OVER_S
+        said = f"rank {rank} ended before all ranks were connected"
+        assert run.lines[-1].startswith(
+            f"failed: {said if rank else 'the learner (rank 0) ended without a word'}"
+        )
+
+    def test_the_run_folder_is_removed(self, start):
+        run = start(2, *FOR_EVER, "--log_interval_s", "0.2")
+        run.until_training()
+        shutil.rmtree(run.run_dir)
+        assert run.wait() == 1
+        assert run.took_s < 60
+        first, last = (line for line in run.lines if line.startswith("failed: "))
+        assert f"{run.run_dir}/" in first
+        assert last == run.lines[-1] == "failed: the run folder run is gone"
+        assert not run.run_dir.exists()
+
 
 @pytest.mark.mpi
 class TestOneRank:
@@ -108,6 +133,13 @@ class TestOneRank:
         assert_failed(run, 2, "ValueError: the wheel came off at step 37")
         text = last_traceback(run.log(2))
         assert "\nValueError: the wheel came off\nat step 37\nin step 37 of its episode, " in text
+
+    @pytest.mark.parametrize("options", [(), SYNCHRONOUS], ids=["asynchronous", "synchronous"])
+    def test_step_37_leaves(self, start, options):
+        """Without an error, as far as Python is concerned."""
+        kwargs = "collect_env.kwargs={rank: 2, exits_at_step: 37}"
+        run = self.fail(start, "--set", kwargs, *options)
+        assert_failed(run, 2, "the code of this rank called sys.exit(0)")
 
     def test_a_reward_is_not_a_number(self, start):
         run = self.fail(

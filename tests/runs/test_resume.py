@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from impala_ms import checkpoint
+from tests.runs.run import FOR_EVER, PATIENCE_S
 
 OWN = "tests.runs.plugins"
 RANKS = 3
@@ -108,6 +109,18 @@ def test_a_finished_run_has_nothing_to_do(finished, copy, start):
     assert run.checkpoints() == finished.checkpoints()
     assert run.json("status.json")["updates"] == finished.json("status.json")["updates"]
     assert "learner step compiled" not in run.log(0).partition("resumed from")[2]
+    assert "--total_env_steps gives more" in run.line("nothing is left to do")
+    assert run.line("evaluate").endswith("evaluate.py run")
+
+
+def test_a_run_that_still_goes_on(start):
+    run = start(1, *FOR_EVER, "--checkpoint_interval_s", "0.1")
+    run.until(run.checkpoints)
+    other = start(1, "--resume", "run").process
+    said, _ = other.communicate(timeout=PATIENCE_S)
+    assert (other.returncode, said.count("\n")) == (2, len(said.splitlines()))
+    assert "is in use by a run that has not ended" in said.splitlines()[-1]
+    assert run.stop()[0] == 130
 
 
 def test_a_checkpoint_cut_short_is_passed_over(finished, copy, start):
@@ -126,6 +139,7 @@ def test_a_checkpoint_cut_short_is_passed_over(finished, copy, start):
 
 def test_another_network(copy, start):
     before = sorted(path.name for path in (copy / "checkpoints").iterdir())
+    config = (copy / "config.json").read_bytes()
     run = start(
         1, "--resume", "run", "--total_env_steps", 2 * STEPS, "--set", "network.hidden_sizes=[8]"
     )
@@ -133,3 +147,4 @@ def test_another_network(copy, start):
     assert "is of another network" in run.lines[-1]
     assert "(8, 4) here" in run.lines[-1]
     assert run.checkpoints() == before
+    assert (copy / "config.json").read_bytes() == config  # the run can be resumed as it was

@@ -284,7 +284,7 @@ schema = {
         "checkpoint_interval_s": ("float", "s", "> 0", "between two checkpoints"),
         "checkpoints_kept": ("int", "checkpoints", ">= 1", "the newest, beside the best"),
         "eval_interval_updates": ("int", "updates", ">= 0", "between two evaluations; 0: never"),
-        "eval_episodes": ("int", "episodes", ">= 1", "of one evaluation"),
+        "eval_episodes": ("int", "episodes", "[1, 10000]", "of one evaluation"),
         "tensorboard": ("bool", "", "", "write TensorBoard events"),
         "run_dir": ("str | None", "", "", "of this run; None: `runs/<env>_<time>`"),
     },

@@ -40,8 +40,18 @@ class RunError(RuntimeError):
 
 
 def encode(content):
-    """A JSON-able value as a message."""
-    return np.frombuffer(json.dumps(content).encode(), np.uint8)
+    """A JSON-able value as a message.
+
+    Raises:
+        RunError: If it is larger than the buffers for such messages.
+    """
+    text = json.dumps(content).encode()
+    if len(text) > SMALL_BYTES:
+        raise RunError(
+            f"{', '.join(content)}: {len(text):,} bytes to be sent, but {SMALL_BYTES:,} are "
+            "allowed; are the spaces of the environment listed number by number?"
+        )
+    return np.frombuffer(text, np.uint8)
 
 
 def decode(data):
@@ -336,9 +346,8 @@ class LearnerExchange:
         self.env_steps_received += steps
         self.env_steps[peer] = int(unroll["env_steps"])
         if problem := non_finite(unroll):
-            raise RunError(
-                f"rank {peer}, at {self.env_steps[peer]} env steps of its own: {problem}"
-            )
+            who = f"rank {peer}" if self.transport.concurrent else "the actor"
+            raise RunError(f"{who}, at {self.env_steps[peer]} env steps of its own: {problem}")
         used_at = self._first_version + self._batches.completed
         if (
             self.max_policy_lag is not None

@@ -4,12 +4,13 @@ Input: observations and what else it asks for. Output: parameters of the policy'
 the baseline's value.
 """
 
+import inspect
 import math
 
 import mindspore as ms
 from mindspore import nn, ops
 
-from impala_ms.config import resolve
+from impala_ms.config import ConfigError, resolve
 from impala_ms.nets.mlp import MLP, dense
 from impala_ms.ops.distributions import one_hot
 from impala_ms.trajectory import leaf_array, leaves
@@ -20,6 +21,7 @@ TORSOS = {
     "resnet": "impala_ms.nets.resnet:ResNet",
 }
 CORES = {"lstm": "impala_ms.nets.lstm:LSTM"}
+WIDEST = 100_000  # inputs of a one-hot observation or outputs of a policy, each a row of weights
 
 
 class IMPALAPolicy(nn.Cell):
@@ -63,6 +65,7 @@ class IMPALAPolicy(nn.Cell):
     ):
         """Draw the initial weights from MindSpore's generator."""
         super().__init__()
+        check_width("the action space", distribution.num_parameters, "outputs")
         self.distribution = distribution
         self.torso = Torso(observation_space, torso, hidden_sizes, activation, options)
         width = self.torso.outputs
@@ -132,21 +135,28 @@ class Torso(nn.Cell):
             choices or math.prod(shape) for choices, shape in zip(self.choices, shapes, strict=True)
         )
         self.single = len(parts) == 1 and not self.choices[0]
+        check_width("the Discrete observation space", sum(self.choices), "inputs")
+
+        def make(shape):
+            if torso == "mlp":
+                network = MLP, (shape, hidden_sizes, activation)
+            else:
+                network = resolve(TORSOS.get(torso, torso)), (shape,)
+            return make_torso(torso, *network, options)
+
         if torso == "mlp":
-            shape = shapes[0] if self.single else (sum(self.sizes),)
-            self.whole = MLP(shape, hidden_sizes, activation, **options)
+            self.whole = make(shapes[0] if self.single else (sum(self.sizes),))
             self.images, self.outputs = (), self.whole.outputs
             return
-        make = resolve(TORSOS.get(torso, torso))
         if self.single:
-            self.whole = make(shapes[0], **options)
+            self.whole = make(shapes[0])
             self.images, self.outputs = (), self.whole.outputs
             return
         self.images = tuple(len(shape) > 1 for shape in shapes)
         if not any(self.images):
             raise ValueError(f"torso {torso} is for images, but there is none in {shapes}")
         pairs = list(zip(shapes, self.images, strict=True))
-        self.networks = nn.CellList([make(shape, **options) for shape, image in pairs if image])
+        self.networks = nn.CellList([make(shape) for shape, image in pairs if image])
         beside = sum(size for size, image in zip(self.sizes, self.images, strict=True) if not image)
         self.outputs = sum(network.outputs for network in self.networks) + beside
 
@@ -166,6 +176,41 @@ class Torso(nn.Cell):
                 columns += (parts[i].reshape((-1, self.sizes[i])).astype(ms.float32),)
         features = ops.concat(columns, -1) if len(columns) > 1 else columns[0]
         return features if self.images else self.whole(features)
+
+
+def make_torso(name, type_, arguments, options):
+    """A torso, refused where it or its options are none.
+
+    Raises:
+        ConfigError: If the class does not take the options, or is no torso.
+    """
+    try:
+        inspect.signature(type_).bind(*arguments, **options)
+    except TypeError as error:
+        raise ConfigError(
+            f"network.torso {name} with network.options {options}: {error}; a torso is made by "
+            "(observation_shape, **options)"
+        ) from error
+    torso = type_(*arguments, **options)
+    if not (isinstance(torso, nn.Cell) and isinstance(getattr(torso, "outputs", None), int)):
+        raise ConfigError(
+            f"network.torso {name} is no torso: it must be a mindspore.nn.Cell with the number of "
+            "its features as the attribute outputs"
+        )
+    return torso
+
+
+def check_width(what, width, kind):
+    """Refuse what would not fit into memory.
+
+    Raises:
+        ConfigError: If there is more than ``WIDEST`` of it.
+    """
+    if width > WIDEST:
+        raise ConfigError(
+            f"{what} has {width:,} choices, which would be as many {kind} of the network; "
+            f"{WIDEST:,} are allowed: wrap the environment, or give a network of your own"
+        )
 
 
 def time_major(batch):

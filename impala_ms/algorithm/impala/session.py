@@ -16,7 +16,7 @@ from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import resolve
+from impala_ms.config import adopt, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
@@ -140,7 +140,7 @@ class IMPALASession(compat.Session):
     def build_actor(self):
         """Environment, network, compiled policy; the learner prepares at the same time."""
         config, params, exchange = self.config, self.params, self.actor_exchange
-        rank, epoch, envs = self.job.rank, self.job.epoch, config.collect_env_params["num_envs"]
+        rank, epoch, envs = self.job.rank, config.epoch, config.collect_env_params["num_envs"]
         actor_rank = exchange.transport.rank
         seeds = episode_seeds(params["seed"], epoch, actor_rank, 0, envs)
         self.environment = make_environment(config, "collect", envs, seeds)
@@ -187,6 +187,7 @@ class IMPALASession(compat.Session):
             logger.info("resumed from %s", path)
         recorder = Recorder(time.monotonic(), state.get("totals"))
         self.sinks = self.make_sinks(recorder)
+        adopt(job.run_dir)  # not before it is known that the saved state fits
         spec = make_spec(config, spaces, policy)
         batches = Batches(spec, config.unrolls_per_batch)
         version = recorder.updates + recorder.updates_skipped
@@ -209,7 +210,12 @@ class IMPALASession(compat.Session):
         trainer = resolve(config.algorithm_config["trainer"]["type"])(
             parts, params | {"action_repeat": frames, "actors": config.actors}
         )
-        if not trainer.finished():
+        if recorder.env_steps >= params["total_env_steps"]:
+            job.console.write(
+                f"nothing is left to do: {recorder.env_steps:,} env steps of "
+                f"{params['total_env_steps']:,} were made; --total_env_steps gives more\n"
+            )
+        elif not trainer.finished():
             began = time.perf_counter()
             learner.warm_up(spec.batch(config.unrolls_per_batch))
             logger.info("learner step compiled in %.1f s", time.perf_counter() - began)

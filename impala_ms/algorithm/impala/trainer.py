@@ -130,7 +130,7 @@ class IMPALATrainer(compat.Trainer):
         self.dropped = 0  # of the exchange's count, already in the recorder's
         self.before = self.recorder.env_steps + self.recorder.env_steps_dropped
         self.saved = None  # path of the newest checkpoint
-        self.saved_updates = -1
+        self.saved_updates = self.recorder.updates  # those of a resumed run are on the disk
         self.last_row = {}
 
     @property
@@ -256,12 +256,15 @@ class IMPALATrainer(compat.Trainer):
         row = recorder.row(now)
         total = self.params["total_env_steps"]
         speed = row["env_steps_per_s"]
+        eta_s = None
+        if speed and self.last_row:  # the first rate is that of a few steps
+            eta_s = max(0, total - recorder.env_steps) / speed
         row |= {
             "wall_time_s": self.job.wall_time_s(),
             "env_frames": recorder.env_steps * self.params["action_repeat"],
             "ranks_alive": 1 + len(exchange.alive) * exchange.transport.concurrent,
             "total_env_steps": total,
-            "eta_s": max(0, total - recorder.env_steps) / speed if speed else None,
+            "eta_s": eta_s,
             "actors_expected": self.params["actors"] * exchange.transport.concurrent,
         }
         self.last_row = row
@@ -281,7 +284,7 @@ class IMPALATrainer(compat.Trainer):
         """What a checkpoint holds beside parameters."""
         return {
             "totals": self.recorder.totals(),
-            "epoch": self.job.epoch,
+            "epoch": self.job.config.epoch,
             "wall_time_s": self.job.wall_time_s(),
             "best_return": self.best_return,
             "config": self.job.config.to_json(),
@@ -290,7 +293,7 @@ class IMPALATrainer(compat.Trainer):
     def save(self):
         """Write a checkpoint, unless there is one of this update, and delete those too old."""
         self.saved_s = time.monotonic()
-        if self.saved_updates == self.recorder.updates or self.recorder.updates == 0:
+        if self.saved_updates == self.recorder.updates:
             return
         name = checkpoint.file_name(self.recorder.updates)
         parameters = self.learner.named_parameters()

@@ -4,7 +4,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso
+from impala_ms.algorithm.impala.network import WIDEST, IMPALAPolicy, Torso
+from impala_ms.config import ConfigError
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.distributions import Categorical
 from tests import compiled  # noqa: F401  sets graph mode
@@ -128,3 +129,41 @@ def test_equal_seeds_give_equal_weights_on_every_rank():
 
     np.testing.assert_array_equal(flat(1), flat(1))
     assert (flat(1) != flat(2)).any()
+
+
+def test_without_hidden_layers_the_policy_is_linear():
+    policy = IMPALAPolicy(box(2, 3), Categorical(4), hidden_sizes=[])
+    names = [parameter.name for parameter in policy.get_parameters()]
+    assert sorted({name.partition(".")[0] for name in names}) == ["baseline_head", "policy_head"]
+    x = np.random.default_rng(0).normal(size=(7, 2, 3)).astype(np.float32)
+    logits, _ = (y.asnumpy() for y in policy(ms.Tensor(x)))
+    weight = policy.policy_head.weight.asnumpy()
+    np.testing.assert_allclose(logits, x.reshape(7, 6) @ weight.T, rtol=1e-4, atol=1e-6)
+
+
+class NoCell:
+    """No torso."""
+
+    def __init__(self, observation_shape):
+        self.outputs = 3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"factor": 2}, "network.torso mlp with network.options {'factor': 2}: .*'factor'"),
+        ({"torso": "shallow", "factor": 2}, "network.torso shallow with .*'factor'"),
+        ({"torso": f"{__name__}:NoCell"}, f"network.torso {__name__}:NoCell is no torso"),
+    ],
+)
+def test_a_torso_that_is_none_or_takes_no_such_option(options, says):
+    with pytest.raises(ConfigError, match=says):
+        IMPALAPolicy(box(20, 20), Categorical(4), **options)
+
+
+def test_choices_that_would_not_fit_into_memory():
+    many = {"type": "Discrete", "n": WIDEST + 1, "start": 0}
+    with pytest.raises(ConfigError, match="the Discrete observation space has 100,001 choices"):
+        IMPALAPolicy(many, Categorical(4))
+    with pytest.raises(ConfigError, match="the action space has 100,001 choices"):
+        IMPALAPolicy(box(3), Categorical(WIDEST + 1))
