@@ -136,7 +136,7 @@ schema = {
             "str",
             "",
             "",
-            "gymnasium or envpool id, or module:ID to import the module that registers it",
+            "gymnasium or envpool id; module:ID or file.py:ID imports what registers the id",
         ),
         "num_envs": ("int", "environments per actor", ">= 1", "E, stepped together in one call"),
         "vectorization": (
