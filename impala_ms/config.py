@@ -30,6 +30,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from impala_ms.errors import describe, text_of
 from impala_ms.imports import FILE_MODULE, add_import_folder, import_file
 
 SECTIONS = (
@@ -42,6 +43,7 @@ SECTIONS = (
 )
 TABLE_BEGIN, TABLE_END = "<!-- config table: begin -->", "<!-- config table: end -->"
 _NEXT = ".next.json"  # ends the name of what is to become config.json
+_RUN_FILES = re.compile(r"(config|meta|status)(\.\w+)?\.json|worker_\d+\.txt|events\.out\..*")
 _locks: dict[Path, TextIO] = {}  # held until this process ends
 
 log = logging.getLogger(__name__)
@@ -104,7 +106,11 @@ class Config:
             ConfigError: If it cannot be read, or is not what a run writes.
         """
         try:
-            return cls.from_json(json.loads(file.read_text(encoding="utf-8")))
+            config = cls.from_json(json.loads(file.read_text(encoding="utf-8")))
+            if type(config.epoch) is not int or config.epoch < 0:
+                raise ValueError(f"epoch is {config.epoch!r}")
+            config.to_json()  # raises where a class is none
+            return config
         except OSError as error:
             if others and isinstance(error, FileNotFoundError):
                 return cls.read(*others)
@@ -134,6 +140,21 @@ class Config:
             f" {unroll} x {batch} = {unroll * batch} env steps"
         )
         return "\n".join(lines)
+
+
+def of_run(folder: Path) -> Config:
+    """The checked configuration of a run.
+
+    Raises:
+        ConfigError: If the folder holds none, or one with mistakes.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ConfigError(f"{folder} is no run folder: it holds no config.json")
+    config = Config.read(file)
+    draft = _Draft(config.algorithm)
+    draft.put_all(_dicts(config.to_json()), str(file))
+    return draft.finish(None, None)
 
 
 def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
@@ -186,8 +207,6 @@ class Key(NamedTuple):
         words = f"{type_} {'in ' * str(self.allowed).startswith('[')}{self.allowed}".rstrip()
         if type_ == "class":
             words = "a class, module:Class or file.py:Class"
-        elif type_ == "dict":
-            words = "a dict whose keys are texts"
         elif isinstance(self.allowed, list):
             words = f"one of {', '.join(self.allowed)}"
         return words + " or None" * bool(optional)
@@ -232,9 +251,8 @@ def _convert(value: Any, type_: str) -> Any:
             return float(value) if type_ == "float" else int(value)
     if type_ == "str" and isinstance(value, str) and value:
         return value
-    if type_ == "dict" and isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
-        # Through JSON and back, so that what is checked here is what the ranks will read.
-        return json.loads(json.dumps(value, allow_nan=False))
+    if type_ == "dict" and isinstance(value, Mapping):
+        return _plain(value)
     if type_ == "class":
         module, _, name = reference(value).rpartition(":")
         if module.endswith(".py") and name and isinstance(value, str):
@@ -242,6 +260,34 @@ def _convert(value: Any, type_: str) -> Any:
         if module and name:
             return value
     raise TypeError(f"{value!r} is not {type_}")
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON will give it back to the ranks.
+
+    Raises:
+        TypeError: If JSON has nothing for it.
+    """
+    value = value.item() if hasattr(value, "item") and not getattr(value, "ndim", 0) else value
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        wrong = [key for key in value if not (isinstance(key, str) and key)]
+        if wrong:
+            raise _Unfit(f"must be a dict whose keys are texts, not {text_of(wrong[0], repr)}")
+        return {key: _plain(item) for key, item in value.items()}
+    raise _Unfit(
+        f"{text_of(value, repr)} in it is of the type {type(value).__name__}: it may hold texts, "
+        "finite numbers, true, false, null, lists and dicts"
+    )
+
+
+class _Unfit(TypeError):
+    """Says itself what is wrong with a value."""
 
 
 _PART_KEYS = {
@@ -352,7 +398,9 @@ class _Draft:
             file = examples / file
         if not file.is_file() or file.suffix not in (".yaml", ".yml", ".py"):
             wrong = "must be .yaml or .py"
-            if not file.is_file():
+            if file.exists() and not file.is_file():
+                wrong = "is no file"
+            elif not file.is_file():
                 wrong = f"there is no such file, neither in {Path.cwd()} nor in {examples}"
             self.problems.append(f"--config {file}: {wrong}")
             return
@@ -363,8 +411,8 @@ class _Draft:
                 self.put_all(_parse_yaml(file.read_text(encoding="utf-8")), str(file))
         except ConfigError as error:
             self.problems.append(f"--config {file}: {error}")
-        except (Exception, SystemExit) as error:  # a .py file is run and may raise anything
-            self.problems.append(f"--config {file}: {type(error).__name__}: {error}")
+        except BaseException as error:  # a .py file is run and may raise anything
+            self.problems.append(f"--config {file}: {describe(error)}")
 
     def read_run(self, folder: Path) -> None:
         """Take the configuration of a run that is to be resumed."""
@@ -406,6 +454,7 @@ class _Draft:
                 self.values[path] = key.convert(self.values[path])
             except (TypeError, ValueError, OverflowError, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) else f"must be {key.takes}"
+                why = str(error) if isinstance(error, _Unfit) else why
                 self.problems.append(f"{self._given(path)}: {why}")
                 del self.values[path]  # so that nothing below is concluded from it
         self.fill_eval_env()
@@ -469,7 +518,7 @@ class _Draft:
         return actors
 
     def _given(self, path: str) -> str:
-        return f"{path} = {self.values[path]!r} ({self.origins[path]})"
+        return f"{path} = {text_of(self.values[path], repr)} ({self.origins[path]})"
 
     def _suggest(self, path: str) -> str:
         """What may have been meant: the same key elsewhere, or a similar one."""
@@ -550,8 +599,8 @@ def _parse_yaml(text: str) -> Any:
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     try:
         return yaml.load(text, Loader=Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"is not YAML: {' '.join(str(error).split())}") from error
+    except Exception as error:  # of any kind, such as a date in month 13
+        raise ConfigError(f"is not YAML: {describe(error)}") from error
 
 
 def _import_defaults(algorithm: str) -> Any:
@@ -562,8 +611,8 @@ def _import_defaults(algorithm: str) -> Any:
         raise ConfigError(f"unknown algorithm {algorithm!r}: allowed: {', '.join(there)}")
     try:
         return importlib.import_module(f"impala_ms.algorithm.{algorithm}.config")
-    except (Exception, SystemExit) as error:  # users edit this file
-        raise ConfigError(f"{file}: {type(error).__name__}: {error}") from error
+    except BaseException as error:  # users edit this file
+        raise ConfigError(f"{file}: {describe(error)}") from error
 
 
 def reference(ref: Any) -> str:
@@ -670,7 +719,14 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
                     "checkpoint, or give another"
                 )
             names = sorted(path.name for path in folder.iterdir())
-            if names and "config.json" not in names:
+            ours = _is_of_a_run(folder / "config.json")
+            taken = [] if ours else [name for name in names if _RUN_FILES.fullmatch(name)]
+            if taken:
+                raise ConfigError(
+                    f"run_dir {folder} holds {', '.join(taken)}, which no run made there but one "
+                    "would write to: give another folder with --run_dir"
+                )
+            if names and not ours:
                 log.warning("run_dir %s is not empty: %s", folder, ", ".join(names))
         _lock(folder, started)
         for name, content in (("config", config.to_json()), ("meta", _meta(started))):
@@ -682,8 +738,10 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
             adopt(folder)
         (folder / "status.json").unlink(missing_ok=True)
     except OSError as error:
+        where = f"{error.filename}: " if error.filename not in (None, str(folder)) else ""
         raise ConfigError(
-            f"run_dir {folder} cannot be written: {error.strerror}; give another with --run_dir"
+            f"run_dir {folder} cannot be written: {where}{error.strerror}; give another with "
+            "--run_dir"
         ) from error
     return folder
 
@@ -698,6 +756,14 @@ def _make_new(folder: Path) -> Path:
         except FileExistsError:
             number += 1
             folder = folder.with_name(f"{name}-{number}")
+
+
+def _is_of_a_run(file: Path) -> bool:
+    try:
+        Config.read(file)
+    except ConfigError:
+        return False
+    return True
 
 
 def holds_a_run(folder: Path) -> bool:

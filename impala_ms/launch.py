@@ -10,6 +10,7 @@ import ctypes
 import io
 import json
 import os
+import re
 import selectors
 import shlex
 import shutil
@@ -46,6 +47,7 @@ START_S = 30.0  # until mpirun has started a rank, however busy the machine is
 TOGETHER_S = 5.0  # from its first rank to its last
 UNCONNECTED_S = 2.0  # what the others have if one is gone before all are connected
 REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals child and group
+UNREAD_S = 1.0  # that a line has waited for somebody to read it
 TAIL_LINES = 20
 
 # What a job that this one was started from, such as an MPI program or Slurm's srun, says of
@@ -100,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
         job.show(problem)
     returncode = job.supervise()
     took_s = time.time() - float(started)
-    code, lines = conclusion(run_dir, returncode, job.stopped_by, job.gone, argv, took_s)
+    code, lines = conclusion(run_dir, returncode, job, argv, took_s)
     job.show("\n".join(lines))
     return code
 
@@ -150,9 +152,9 @@ def parse_ranks(given: Sequence[str]) -> int:
     Raises:
         config.ConfigError: If it is missing or no whole number of 1 or more.
     """
-    if given and given[0].isascii() and given[0].isdigit() and int(given[0]) > 0:
+    if given and re.fullmatch("0*[1-9][0-9]{0,5}", given[0]):
         return int(given[0])
-    what = f"not {given[0]!r}" if given else "but nothing follows the script"
+    what = f"not {given[0][:40]!r}" if given else "but nothing follows the script"
     raise config.ConfigError(
         f"N, the number of processes, is a whole number of 1 or more, {what}: "
         "bash start_standalone.sh train.py 4 starts 1 learner and 3 actors"
@@ -191,7 +193,7 @@ def rank_command(script: Path, ranks: int) -> list[str]:
 
 
 def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
-    """Point ``worker_<rank>.txt`` in a folder at those of this run; only links are replaced.
+    """Point ``worker_<rank>.txt`` in a folder at those of this run; only such links are replaced.
 
     Returns:
         One line for each file that stood in the way, or for a folder that cannot be written.
@@ -201,11 +203,12 @@ def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
     problems = []
     try:
         for link in folder.glob("worker_*.txt"):
-            if link.is_symlink() and link.stem.removeprefix("worker_").isdigit():
+            number = link.stem.removeprefix("worker_")
+            if link.is_symlink() and number.isdigit() and link.readlink().name == link.name:
                 link.unlink()
         for rank in range(ranks):
             link, log = folder / f"worker_{rank}.txt", run_dir / f"worker_{rank}.txt"
-            if link.exists():
+            if link.exists() or link.is_symlink():
                 problems.append(f"{link.name} is a file of yours and stays; see {shown(log)}")
             else:
                 link.symlink_to(log)
@@ -267,6 +270,8 @@ class Job:
         self._deadline = float("inf")
         self._killed = False
         self.gone: int | None = None  # the rank whose end ended the others
+        self.said = ""  # the last line in which a rank told of a failure
+        self._showing_since: float | None = None
         self._ranks = ranks
         self._pids: dict[int, int] = {}  # by rank, of those that were seen
         self._seen_at = 0.0  # the first of them
@@ -297,7 +302,7 @@ class Job:
         )
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, lambda *_: None)  # supervise() is woken by its number
+                signal.signal(number, self._interrupt)  # supervise() is woken by its number
 
     def supervise(self) -> int:
         """Wait until nothing of the job is left.
@@ -329,16 +334,25 @@ class Job:
     def show(self, text: str) -> None:
         """Show lines or, where one is marked as such, progress."""
         self._connected |= text == progress.CONNECTED.rstrip()
+        self.said = text if text.startswith("failed: ") else self.said
         if self._display is None:
             return
         try:
+            self._showing_since = time.monotonic()
             self._display.write(text)
+            self._showing_since = None
         except OSError:
-            # The terminal or the pipe's reader is gone. As with a hang-up, nobody is there to see
-            # the run go on; Python must not trip over its own output at exit either.
-            self._display = None
+            # The terminal or the pipe's reader is gone, or does not read. As with a hang-up,
+            # nobody is there to see the run go on; Python must not trip over its own output at
+            # exit either.
+            self._display = self._showing_since = None
             _ignore_output()
             self._stop(signal.SIGHUP)
+
+    def _interrupt(self, number: int, _: object) -> None:
+        since = self._showing_since
+        if since is not None and time.monotonic() - since > UNREAD_S and number != signal.SIGCHLD:
+            raise InterruptedError  # else the signal would wait for a reader, too
 
     def _take_signals(self) -> bool:
         for number in self._signals.recv(4096):
@@ -446,27 +460,21 @@ def _death_signal(number: int) -> Callable[[], None]:
 
 
 def conclusion(
-    run_dir: Path,
-    returncode: int,
-    stopped_by: int | None,
-    gone: int | None,
-    argv: Sequence[str],
-    took_s: float,
+    run_dir: Path, returncode: int, job: Job, argv: Sequence[str], took_s: float
 ) -> tuple[int, list[str]]:
     """How the run ended.
 
     Args:
         run_dir: The run folder, with ``status.json`` unless rank 0 did not come to write it.
         returncode: That of mpirun, or of the script; negative for a signal.
-        stopped_by: The signal that the user stopped the run with.
-        gone: The rank that the job was ended for, or None.
+        job: The processes, which have ended.
         argv: The command line: script, number of ranks, options.
         took_s: Seconds since the user gave it.
 
     Returns:
         The exit code and the lines to show last.
     """
-    status = read_status(run_dir / "status.json")
+    status, stopped_by = read_status(run_dir / "status.json"), job.stopped_by
     if status is None:
         if stopped_by is not None:
             return 128 + stopped_by, [
@@ -475,7 +483,7 @@ def conclusion(
                 *_resume(argv, run_dir, any((run_dir / "checkpoints").glob("*"))),
             ]
         code = 128 - returncode if returncode < 0 else returncode or 1
-        return code, _without_status(run_dir, returncode, gone, int(argv[1]))
+        return code, _without_status(run_dir, returncode, job, int(argv[1]))
     steps, score = status.get("env_steps") or 0, status.get("episode_return_mean")
     reached = f"{steps:,} env steps in {took_s:.1f} s"
     if score is not None:
@@ -491,12 +499,15 @@ def conclusion(
     return int(status.get("exit_code") or 1), [*places, f"failed: {status.get('message')}"]
 
 
-def _without_status(run_dir: Path, returncode: int, gone: int | None, ranks: int) -> list[str]:
-    """What is known of a run whose rank 0 did not say how it ended."""
+def _without_status(run_dir: Path, returncode: int, job: Job, ranks: int) -> list[str]:
+    """What is known of a run whose rank 0 did not write how it ended."""
+    gone = job.gone
     killed = f"killed by signal {-returncode}" if returncode < 0 else ""
     log = run_dir / f"worker_{gone or 0}.txt"
     if not run_dir.exists():
         return [f"failed: the run folder {shown(run_dir)} is gone"]
+    if job.said:  # it could not write, but say it
+        return [job.said]
     if killed and ranks > 1:
         return [f"failed: mpirun, which holds the ranks together, was {killed}"]
     if gone:
@@ -549,7 +560,7 @@ def _tail(log: Path) -> list[str]:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
     except OSError:
         return []
-    return [f"the end of {shown(log)}:", *(f"  {line}" for line in lines)]
+    return [f"the end of {shown(log)}:", *(f"  {line}" for line in lines)] if lines else []
 
 
 if __name__ == "__main__":

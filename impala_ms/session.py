@@ -19,11 +19,12 @@ from typing import Any, TextIO
 
 from impala_ms import config as configuration
 from impala_ms import device
+from impala_ms.errors import describe, notes_of
 from impala_ms.metrics import progress
 
 logger = logging.getLogger(__name__)
 
-LONGEST = 2000  # characters of a reason that is shown; the log has all of it
+IN_PLACE_OF = "--in-place-of"
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Run:
         learner_end, actor_end: Transports; with N = 1 both, else the one of this rank's role.
         console: Where rank 0 prints progress.
         started: When the command was given, seconds since the epoch.
+        incarnation: How many processes were this rank before.
         stop_requested: Whether the user has said to stop.
         wall_time_before_s: Time that the run had taken when it was saved.
     """
@@ -48,8 +50,14 @@ class Run:
     actor_end: Any
     console: TextIO
     started: float
+    incarnation: int = 0
     stop_requested: bool = False
     wall_time_before_s: float = 0.0
+
+    def __post_init__(self):
+        """From here on time is measured, whatever happens to the clock on the wall."""
+        self.created_s = time.monotonic()
+        self.seconds_before = time.time() - self.started
 
     @property
     def checkpoints(self):
@@ -58,7 +66,7 @@ class Run:
 
     def wall_time_s(self):
         """Seconds since the command was given, those before a resume included."""
-        return self.wall_time_before_s + time.time() - self.started
+        return self.wall_time_before_s + self.seconds_before + time.monotonic() - self.created_s
 
     def request_stop(self, *_):
         """Signal handler: end in good order."""
@@ -71,6 +79,7 @@ def main(algorithm):
     Args:
         algorithm: Name of a folder of ``impala_ms/algorithm``.
     """
+    incarnation = take_place(sys.argv)
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
     size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", "1")))
     progress.open_streams()
@@ -89,7 +98,7 @@ def main(algorithm):
         format=f"%(message)s  [%(asctime)s rank {rank} {role} %(levelname)s]",
         stream=sys.stdout,
     )
-    run = Run(config, folder, rank, None, None, console, started)
+    run = Run(config, folder, rank, None, None, console, started, incarnation)
     if "IMPALA_MS_RUN_DIR" not in os.environ:  # no launcher that would show it
         run.console = progress.Display(console)
     if rank == 0:
@@ -97,7 +106,11 @@ def main(algorithm):
             signal.signal(number, run.request_stop)
     if stop:  # asked after the new handler is in place, so that no signal falls between the two
         run.request_stop()
-    code = be_rank(run, size)
+    try:
+        code = be_rank(run, size)
+    except BaseException:  # not to be waited for by the others
+        traceback.print_exc()
+        code = 1
     with contextlib.suppress(OSError):  # nobody reads it
         run.console.close()
     logging.shutdown()
@@ -106,6 +119,30 @@ def main(algorithm):
         sys.stderr.flush()
     # Everything is closed. MindSpore's own clean-up at exit would first import its data pipeline.
     os._exit(code)
+
+
+def replacement(incarnation, variables):
+    """The command of a process that takes the place of a rank.
+
+    Args:
+        incarnation: How many were this rank before.
+        variables: What MPI told that rank, ``{environment variable: value}``.
+    """
+    place = json.dumps({"incarnation": incarnation, "variables": variables})
+    return [sys.executable, sys.argv[0], IN_PLACE_OF, place]
+
+
+def take_place(argv):
+    """Be the rank that ``replacement`` says, if it started this process; returns the incarnation.
+
+    MPI takes the process for rank 0 of another job, which it must not: seeds, cores and the
+    environments of users go by the rank.
+    """
+    if IN_PLACE_OF not in argv:
+        return 0
+    place = json.loads(argv[argv.index(IN_PLACE_OF) + 1])
+    os.environ.update(place["variables"])
+    return place["incarnation"]
 
 
 def run_folder(algorithm, size):
@@ -171,16 +208,19 @@ def be_rank(run, size):
         except BaseException as error:
             failure = failure or explain(error)
     if rank == 0:
+        # The launcher ends what still hangs once it is written: the environments of a user.
         unwritten = write_status(run, session, failure)
         failure = failure or unwritten
         if failure and (unwritten or "IMPALA_MS_RUN_DIR" not in os.environ):
             # there is no launcher that would say so, or it will not know
             with contextlib.suppress(OSError):  # nobody reads it
                 run.console.write(f"failed: {failure}\n")
+    if session is not None:
+        session.release()
     code = 1 if failure else 0
     if transport is not None:
         if all_answered:
-            transport.close(code)
+            transport.close()
         else:
             transport.abort(code)
     return code
@@ -204,7 +244,7 @@ def connect(run, size):
         return run.learner_end
     from impala_ms.comm.mpi import MPITransport
 
-    transport = MPITransport()
+    transport = MPITransport(in_place_of=(run.rank, size) if run.incarnation else None)
     if run.rank == 0:
         run.learner_end = transport
     else:
@@ -214,26 +254,13 @@ def connect(run, size):
 
 def explain(error):
     """Log an exception with its traceback; returns its text in one line."""
-    logger.error("this rank failed", exc_info=error)
-    notes = getattr(error, "__notes__", [])
-    shows_notes = sys.version_info >= (3, 11)
-    if not shows_notes:
-        sys.stdout.writelines(f"{note}\n" for note in notes)
-    if is_ours(error) and str(error):
-        lines = [str(error), *notes]
-    elif isinstance(error, SyntaxError):  # its lines point at a column
-        lines = [f"{type(error).__name__}: {error}", *notes]
-    elif isinstance(error, SystemExit):
-        lines = [f"the code of this rank called sys.exit({error.code!r})", *notes]
-    else:
-        lines = traceback.format_exception_only(error) + ([] if shows_notes else notes)
-    line = " ".join(" ".join(lines).split())
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]} …"
-
-
-def is_ours(error):
-    """Whether the message was written for the user, so that the class's name adds nothing."""
-    return type(error).__module__.startswith("impala_ms.")
+    try:
+        logger.error("this rank failed", exc_info=error)
+    except BaseException:  # its class makes that impossible
+        logger.error("this rank failed, and its exception cannot be shown")
+    if sys.version_info < (3, 11):  # its tracebacks do not show them
+        sys.stdout.writelines(f"{note}\n" for note in notes_of(error))
+    return describe(error)
 
 
 def write_status(run, session, failure):

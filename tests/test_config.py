@@ -805,10 +805,21 @@ def test_a_run_that_still_goes_on_keeps_others_out_of_its_folder(tmp_path, optio
     assert done.stdout == "held\n", done.stderr  # it ended, however that was
 
 
-def test_a_folder_in_the_place_of_a_file(tmp_path):
-    (tmp_path / "run" / "status.json").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="run cannot be written: Is a directory"):
+@pytest.mark.parametrize("name", ["status.json", "worker_0.txt", "config.json", "meta.json"])
+def test_files_of_the_user_with_the_names_of_a_run_are_left_alone(tmp_path, name):
+    write(tmp_path / "run" / name, "mine")
+    with pytest.raises(ConfigError, match=f"holds {name}, which no run made there"):
         config.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
+    assert (tmp_path / "run" / name).read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    folder = a_run(tmp_path / "run")
+    (folder / "status.json").mkdir()
+    resumed = load("--resume", str(folder))
+    with pytest.raises(ConfigError, match=r"written: .*/status\.json: Is a directory"):
+        config.prepare_run_dir(resumed, started=STARTED)
 
 
 def test_other_files_in_the_run_folder_are_mentioned(tmp_path, caplog):
@@ -909,11 +920,28 @@ def test_resume_of_what_is_no_run(tmp_path):
     assert "holds no checkpoint" in problem(*argv)
     write(tmp_path / "run" / "checkpoints" / "1.ckpt", "")
     assert load(*argv).resume == str(tmp_path / "run")
-    for text in ("{", "[]", "null", "{}", '{"algorithm_config": {}}', "\xff"):
+    broken = json.dumps(load().to_json() | {"epoch": None})
+    for text in ("{", "[]", "null", "{}", '{"algorithm_config": {}}', "\xff", broken):
         (tmp_path / "run" / "config.json").write_bytes(text.encode("latin-1"))
         assert "config.json cannot be read" in problem(*argv)
         with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
             Config.read(tmp_path / "run" / "config.json")
+
+
+def test_the_configuration_of_a_run_is_checked_when_it_is_read_back(tmp_path):
+    folder = a_run(tmp_path / "run", "--seed", "42")
+    assert config.of_run(folder).trainer_params["seed"] == 42
+    good = json.loads((folder / "config.json").read_text())
+    with pytest.raises(ConfigError, match="is no run folder: it holds no config"):
+        config.of_run(tmp_path)
+    for section, value in (
+        ("eval_env_params", {"num_envs": "many"}),
+        ("trainer_params", {"unroll_length": None}),
+        ("algorithm_config", {"actor": {"type": 5, "params": None}}),
+    ):
+        write(folder / "config.json", json.dumps(good | {section: good[section] | value}))
+        with pytest.raises(ConfigError, match=r"must be|wrote it: .*5 is not a class"):
+            config.of_run(folder)
 
 
 def test_resume_into_another_folder_is_refused(tmp_path, monkeypatch):

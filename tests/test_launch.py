@@ -175,10 +175,14 @@ class TestExitCode:
         assert job.wait() == 137
         assert "killed by signal 9" in job.lines[-1]
 
-    def test_the_status_of_an_earlier_run_does_not_count(self, start, tmp_path):
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "status.json").write_text('{"state": "finished", "exit_code": 0}')
+    def test_the_status_of_an_earlier_run_does_not_count(self, start):
+        assert start("write_status(state='finished')", 1).wait() == 0
         assert start("up()", 1).wait() == 1
+
+    def test_a_failure_that_could_be_said_but_not_written_is_the_last_word(self, start):
+        job = start("print('failed: no space'); print('and more'); sys.exit(3)", 1)
+        assert job.wait() == 3
+        assert job.lines[-1] == "failed: no space"
 
     @pytest.mark.mpi
     def test_a_killed_learner_is_a_failure_and_takes_the_others_along(self, start):
@@ -348,6 +352,15 @@ class TestStop:
             time.sleep(0.1)
         assert not job.left()
 
+    def test_a_reader_that_does_not_read_does_not_hold_ctrl_c_up(self, start):
+        """As a terminal that was halted by Ctrl-S."""
+        job = start("up()\nprint('x' * 3_000_000, flush=True)\n" + OBEDIENT, 1)
+        job.read_until("is up")
+        time.sleep(launch.UNREAD_S + 1.0)
+        job.process.send_signal(signal.SIGINT)
+        assert job.process.wait(timeout=20) in (128 + signal.SIGINT, 128 + signal.SIGHUP)
+        assert not job.left()
+
     def test_nobody_reading_the_output_is_a_hang_up(self, start):
         job = start(OBEDIENT.replace("    time.sleep(0.02)", "    up(); time.sleep(0.02)"), 1)
         job.read_until("is up")
@@ -461,14 +474,14 @@ class TestCommandLine:
         command = [sys.executable, "-m", "impala_ms.launch", *argv]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=cwd)
 
-    @pytest.mark.parametrize("ranks", ["0", "-1", "four", "2.5", "", "³"])
+    @pytest.mark.parametrize("ranks", ["0", "-1", "four", "2.5", "", "³", "9" * 5000])
     def test_n_that_is_no_number_of_processes(self, ranks, tmp_path):
         (tmp_path / "script.py").touch()
         done = self.run("script.py", ranks, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1
         assert "N, the number of processes" in done.stderr
-        assert repr(ranks) in done.stderr
+        assert repr(ranks[:40]) in done.stderr
         assert not (tmp_path / "runs").exists()
 
     def test_n_is_missing(self, tmp_path):
@@ -576,6 +589,14 @@ class TestLinks:
         assert (tmp_path / "worker_0.txt").read_text() == "mine"
         assert (tmp_path / "worker_9.txt").read_text() == "mine too"
         assert (tmp_path / "worker_1.txt").is_symlink()
+
+    def test_leave_links_of_the_user_alone(self, tmp_path, run_dir):
+        (tmp_path / "data").write_text("mine")
+        for rank in (0, 7):
+            (tmp_path / f"worker_{rank}.txt").symlink_to("data")
+        (problem,) = launch.link_logs(run_dir, tmp_path, 2)
+        assert "worker_0.txt" in problem
+        assert {(tmp_path / f"worker_{rank}.txt").read_text() for rank in (0, 7)} == {"mine"}
 
     def test_are_not_made_where_the_logs_are(self, run_dir):
         assert launch.link_logs(run_dir, run_dir, 2) == []

@@ -13,12 +13,13 @@ HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool"}
 # What each layer may import beside the standard library: other packages, and layers.
 ALLOWED = {
     "trajectory": ({"numpy"}, set()),
-    "config": ({"numpy", "yaml"}, {"imports"}),
+    "config": ({"numpy", "yaml"}, {"errors", "imports"}),
+    "errors": (set(), set()),
     "imports": (set(), set()),
     "metrics": ({"numpy", "tensorboardX"}, set()),
     "ops": ({"mindspore", "numpy"}, set()),
     "nets": ({"mindspore", "numpy"}, {"ops"}),
-    "envs": ({"gymnasium", "envpool", "numpy"}, {"imports"}),
+    "envs": ({"gymnasium", "envpool", "numpy"}, {"errors", "imports"}),
     "comm": ({"numpy"}, set()),
     "checkpoint": ({"mindspore", "numpy"}, {"config"}),
     "device": ({"psutil"}, {"lean"}),
@@ -35,6 +36,7 @@ ALLOWED = {
             "config",
             "device",
             "envs",
+            "errors",
             "lean",
             "metrics",
             "nets",

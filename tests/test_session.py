@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from impala_ms import config as configuration
-from impala_ms import device, session
+from impala_ms import device, errors, session
 from impala_ms.session import Run
 from tests.conftest import ROOT
 
@@ -47,6 +47,10 @@ class FakeSession:
         self.trouble("close")
         return self.answered
 
+    def release(self):
+        self.trouble("release")
+        self.released = self.closed
+
     def report(self, reason):
         self.reported = reason
 
@@ -57,8 +61,8 @@ class FakeSession:
 class FakeTransport:
     ended = None
 
-    def close(self, code):
-        self.ended = "close", code
+    def close(self):
+        self.ended = "close"
 
     def abort(self, code):
         self.ended = "abort", code
@@ -78,7 +82,8 @@ def be_rank(tmp_path, monkeypatch):
         transport = FakeTransport()
         monkeypatch.setattr(session, "connect", lambda run, size: transport)
         console = io.StringIO()
-        run = Run(config, tmp_path, rank, None, None, console, time.time(), stop_requested)
+        run = Run(config, tmp_path, rank, None, None, console, time.time())
+        run.stop_requested = stop_requested
         code = session.be_rank(run, 3)
         return SimpleNamespace(
             code=code, session=fake.made, transport=transport, said=console.getvalue()
@@ -104,7 +109,7 @@ class TestRank:
             "checkpoint": None,
         }
         assert rank.session.closed == 1
-        assert rank.transport.ended == ("close", 0)
+        assert rank.transport.ended == "close"
 
     def test_stopped_by_the_user(self, be_rank, status):
         assert be_rank(stop_requested=True).code == 0
@@ -119,7 +124,7 @@ class TestRank:
         assert status()["message"] == "ValueError: trouble in run of the fake"
         assert status()["env_steps"] == 640
         assert rank.session.closed == 1
-        assert rank.transport.ended == ("close", 1)
+        assert rank.transport.ended == "close"
         (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
         assert record.exc_info[0] is ValueError
 
@@ -129,13 +134,13 @@ class TestRank:
         done = be_rank(rank, fails=["run"], error=error)
         assert done.code == 1
         assert done.session.closed == 1
-        assert done.transport.ended == ("close", 1)
+        assert done.transport.ended == "close"
         if rank:
             assert "trouble in run" in done.session.reported
 
     def test_a_report_that_fails_still_ends_the_rank(self, be_rank):
         done = be_rank(1, fails=["run"], report=lambda self, reason: 1 / 0)
-        assert (done.code, done.transport.ended) == (1, ("close", 1))
+        assert (done.code, done.transport.ended) == (1, "close")
 
     def test_a_status_that_cannot_be_written_is_said(self, be_rank, tmp_path):
         (tmp_path / "status.tmp").mkdir()
@@ -188,7 +193,12 @@ class TestExplain:
         line = session.explain(ValueError("é" * 400_000))
         assert line.startswith("ValueError: ééé")
         assert line.endswith("é …")
-        assert len(line) == session.LONGEST + 2
+        assert len(line) == errors.LONGEST + 2
+
+    def test_where_it_came_from_is_always_there(self):
+        error = ValueError("x" * 400_000)
+        errors.add_note(error, "in step 7,\nenvironment 3")
+        assert session.explain(error).endswith(" x … in step 7, environment 3"[3:])
 
     def test_an_exception_without_a_text_of_its_own(self):
         class Mute(Exception):
@@ -205,7 +215,19 @@ class TestExplain:
 
     def test_sys_exit_is_named(self):
         said = session.explain(SystemExit(3))
-        assert said == "the code of this rank called sys.exit(3)"
+        assert said == "it called sys.exit(3)"
+
+    def test_whatever_its_class_does(self):
+        class Broken(Exception):
+            def __getattribute__(self, name):
+                raise RuntimeError(name)
+
+            def __repr__(self):
+                raise RuntimeError
+
+        Broken.__module__ = None
+        assert session.explain(Broken()).startswith("Broken")
+        assert "whose repr() fails" in session.explain(SystemExit(Broken()))
 
 
 class TestThreads:

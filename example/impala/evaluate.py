@@ -5,7 +5,10 @@ run's ``eval_episodes`` it plays the very episodes of the best evaluation during
 """
 
 import argparse
+import os
+import signal
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +16,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
 
 from impala_ms import checkpoint, device
-from impala_ms.config import Config, ConfigError
+from impala_ms.config import ConfigError, of_run
 from impala_ms.envs.make import MakeError
+from impala_ms.errors import describe
+from impala_ms.metrics import progress
 
 
 def main(argv=None):
@@ -33,17 +38,32 @@ def main(argv=None):
     arguments = parser.parse_args(argv)
     if arguments.episodes < 1:
         parser.error(f"--episodes is 1 or more, not {arguments.episodes}")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    progress.open_streams()
     try:
         returns, path = evaluate(arguments)
     except (ConfigError, MakeError, checkpoint.CheckpointError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    error = returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else float("nan")
-    how = "greedy" if arguments.greedy else "sampled"
-    sys.stdout.write(
-        f"return {returns.mean():.2f} ± {error:.2f} (mean ± standard error of {len(returns)} "
-        f"{how} episodes; lowest {returns.min():.1f}, highest {returns.max():.1f}) of {path}\n"
-    )
+    except BaseException as error:  # of the environment or the network: sys.exit() too
+        traceback.print_exc()
+        sys.stderr.write(f"failed: {describe(error)}\n")
+        return 1
+    how = f"{len(returns)} {'greedy' if arguments.greedy else 'sampled'}"
+    mean = f"return {returns.mean():.2f} (of {how} episode)"
+    if len(returns) > 1:
+        error = returns.std(ddof=1) / np.sqrt(len(returns))
+        mean = (
+            f"return {returns.mean():.2f} ± {error:.2f} (mean ± standard error of {how} episodes; "
+            f"lowest {returns.min():.1f}, highest {returns.max():.1f})"
+        )
+    try:
+        sys.stdout.write(f"{mean} of {path}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stderr.write(f"{mean}: cannot be written: {error.strerror}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would trip over it at its end
+        return 1
     return 0
 
 
@@ -51,10 +71,7 @@ def evaluate(arguments):
     """``(returns [episodes], path of the checkpoint)``."""
     from impala_ms.algorithm.impala import session
 
-    file = arguments.run_dir / "config.json"
-    if not file.is_file():
-        raise ConfigError(f"{arguments.run_dir} is no run folder: it holds no config.json")
-    config = Config.read(file)
+    config = of_run(arguments.run_dir)
     folder = arguments.run_dir / "checkpoints"
     if arguments.checkpoint == "latest":
         path, saved, _ = checkpoint.latest(folder)

@@ -83,6 +83,10 @@ class LocalTransport:
         """Nobody dies alone in one process."""
         return []
 
+    def replace(self, peer: int, command: list[str]) -> NoReturn:
+        """There is one process."""
+        raise NotImplementedError("a single process has no others that could be replaced")
+
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> NoReturn:
         """Collectives need ranks that run at the same time."""
         raise NotImplementedError("a single process takes turns and needs no collectives")
@@ -91,7 +95,7 @@ class LocalTransport:
         """Collectives need ranks that run at the same time."""
         raise NotImplementedError("a single process takes turns and needs no collectives")
 
-    def close(self, code: int = 0) -> None:
+    def close(self) -> None:
         """Nothing to leave."""
 
     def abort(self, code: int) -> NoReturn:

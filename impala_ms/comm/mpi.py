@@ -9,8 +9,7 @@ noticed on the receive posted per peer (a send to a dead rank may well succeed),
 from __future__ import annotations
 
 import logging
-import os
-import threading
+import signal
 from typing import Any
 
 import numpy as np
@@ -57,11 +56,25 @@ class MPITransport:
 
     concurrent = True
 
-    def __init__(self, communicator: Any = None) -> None:
-        """Take part in a duplicate of the communicator, so that no message of others is seen."""
+    def __init__(
+        self, communicator: Any = None, in_place_of: tuple[int, int] | None = None
+    ) -> None:
+        """Take part in a duplicate of the communicator, so that no message of others is seen.
+
+        Args:
+            communicator: None for all ranks of the job.
+            in_place_of: ``(rank, size)`` of a process that ``replace`` started; it talks to
+                rank 0 only, and takes no part in collectives.
+        """
         self._comm = (communicator or MPI.COMM_WORLD).Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self.rank, self.size = in_place_of or (self._comm.Get_rank(), self._comm.Get_size())
+        # Where a peer is reached if not under its rank in the communicator.
+        self._places: dict[int, tuple[Any, int]] = {}
+        if in_place_of:
+            self._places[0] = MPI.Comm.Get_parent(), 0
+            self._places[0][0].Set_errhandler(MPI.ERRORS_RETURN)
+        self._given_up: list[Any] = []  # receives from processes that were replaced
         self._buffers: dict[int, NDArray[np.uint8]] = {}
         self._requests: dict[int, Any] = {}
         self._arrived: dict[int, Message] = {}
@@ -74,8 +87,9 @@ class MPITransport:
         self._post(peer)
 
     def _post(self, peer: int) -> None:
+        comm, place = self._places.get(peer, (self._comm, peer))
         try:
-            self._requests[peer] = self._comm.Irecv(self._buffers[peer], peer, MPI.ANY_TAG)
+            self._requests[peer] = comm.Irecv(self._buffers[peer], place, MPI.ANY_TAG)
         except MPI.Exception as error:
             self._lose(peer, error)
 
@@ -115,8 +129,9 @@ class MPITransport:
 
     def send(self, peer: int, tag: int, data: NDArray[Any]) -> MPIPending:
         """Begin a synchronous-mode send."""
+        comm, place = self._places.get(peer, (self._comm, peer))
         try:
-            request = self._comm.Issend([data, MPI.BYTE], peer, tag)
+            request = comm.Issend([data, MPI.BYTE], place, tag)
         except MPI.Exception:
             request = MPI.REQUEST_NULL  # dead: the receive posted to it tells
         return MPIPending(request, data, self._under_way, raises=False)
@@ -125,6 +140,15 @@ class MPITransport:
         """Peers whose posted receive failed since the last call."""
         lost, self._lost = self._lost, []
         return lost
+
+    def replace(self, peer: int, command: list[str]) -> None:
+        """``MPI_Comm_spawn``, which takes about a second; it inherits mpirun's environment."""
+        if peer in self._requests:  # MPI may still write to its buffer
+            self._given_up.append((self._requests.pop(peer), self._buffers.pop(peer)))
+        self._arrived.pop(peer, None)
+        between = MPI.COMM_SELF.Spawn(command[0], command[1:], maxprocs=1)
+        between.Set_errhandler(MPI.ERRORS_RETURN)
+        self._places[peer] = between, 0
 
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> MPIPending:
         """``Igatherv`` to rank 0, which gives nothing itself."""
@@ -140,20 +164,20 @@ class MPITransport:
         request = self._comm.Ibcast([data, MPI.BYTE])
         return MPIPending(request, data, self._under_way, raises=True)
 
-    def close(self, code: int = 0) -> None:
+    def close(self) -> None:
         """Cancel what is still posted and finalize MPI.
 
         Finalizing waits for all ranks, and may do so for ever when one died early: after
-        ``FINALIZE_S`` the process ends with ``code`` instead.
+        ``FINALIZE_S`` the process is ended by an alarm instead. (A thread could not do it:
+        mpi4py keeps Python's lock meanwhile.)
         """
-        watchdog = threading.Timer(FINALIZE_S, os._exit, [code])
-        watchdog.daemon = True
-        watchdog.start()
-        for request in self._requests.values():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, FINALIZE_S)
+        for request in (*self._requests.values(), *(given_up for given_up, _ in self._given_up)):
             request.Cancel()
         self._requests.clear()
         MPI.Finalize()
-        watchdog.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def abort(self, code: int) -> None:
         """``MPI_Abort`` on all ranks."""

@@ -64,13 +64,19 @@ class Transport(Protocol):
     def lost(self) -> list[int]:
         """Peers found dead since the last call; only peers listened to are watched."""
 
+    def replace(self, peer: int, command: list[str]) -> None:
+        """Start a process that takes the place of a peer: lost, or no longer listened to.
+
+        It finds its end of the transport by itself. ``listen`` to it afterwards.
+        """
+
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> Pending:
         """Collective: each rank but 0 gives ``data``; rank 0 has them put ``into`` by rank."""
 
     def broadcast(self, data: NDArray[Any]) -> Pending:
         """Collective: rank 0's ``data`` is put into every other rank's ``data``."""
 
-    def close(self, code: int = 0) -> None:
+    def close(self) -> None:
         """Leave in good order. Messages that nobody took are dropped."""
 
     def abort(self, code: int) -> None:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from impala_ms.envs.errors import one_line
+from impala_ms.errors import one_line
 
 
 def reset(env: Any, seed: int | None) -> tuple[Any, dict[str, Any]]:

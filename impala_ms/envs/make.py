@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from impala_ms.envs import atari, native
-from impala_ms.envs.errors import MakeError, add_note, one_line
+from impala_ms.envs.errors import MakeError
 from impala_ms.envs.packages import installed, pip_install, register
 from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.envs.vector import VectorEnvironment
+from impala_ms.errors import add_note, one_line
 from impala_ms.imports import add_import_folder, import_file
 
 __all__ = ["MakeError", "VectorEnvironment", "episode_seeds", "frames_per_step", "make_vec"]

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from impala_ms.envs.errors import MakeError, add_note, one_line
+from impala_ms.envs.errors import MakeError
 from impala_ms.envs.packages import installed, pip_install
 from impala_ms.envs.spaces import MASK
 from impala_ms.envs.vector import Observation, Rows, VectorEnvironment
+from impala_ms.errors import add_note, one_line
 
 _log = logging.getLogger(__name__)
 

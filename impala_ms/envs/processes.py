@@ -29,10 +29,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from impala_ms.envs.errors import MakeError, one_line
+from impala_ms.envs.errors import MakeError
 from impala_ms.envs.spaces import ObservationLayout, action_layout
 from impala_ms.envs.sync import ColumnEnvironment, Columns, Singles
 from impala_ms.envs.vector import Observation, Rows
+from impala_ms.errors import describe, one_line
 
 CLOSE_TIMEOUT_S = 5.0
 _MAIN = (
@@ -262,7 +263,7 @@ def work(pipe: int, memory: int) -> None:
             connection.send_bytes(_DONE + pickle.dumps(singles.masked))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # nobody is there
-    except Exception as error:
+    except BaseException as error:  # sys.exit() too: the actor is to know why
         with contextlib.suppress(OSError):
             connection.send_bytes(_FAILED + _pickled(error))
     finally:
@@ -277,15 +278,14 @@ def _watch(parent: int) -> None:
     os._exit(1)
 
 
-def _pickled(error: Exception) -> bytes:
+def _pickled(error: BaseException) -> bytes:
     """An exception and its traceback; one that cannot be sent as a ``WorkerError``."""
     text = traceback.format_exc()
     try:
         message = pickle.dumps((error, text))
-        pickle.loads(message)
+        str(pickle.loads(message)[0])
     except Exception:
-        error = WorkerError(f"{type(error).__name__}: {error}")
-        message = pickle.dumps((error, text))
+        message = pickle.dumps((WorkerError(describe(error)), text))
     return message
 
 

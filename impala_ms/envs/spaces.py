@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from impala_ms.envs.errors import MakeError, one_line
+from impala_ms.envs.errors import MakeError
+from impala_ms.errors import one_line
 
 MASK = "action_mask"  # key of an observation or an info
 _LISTED_BOUNDS = 64  # a box with more elements is described by a digest of its bounds

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from impala_ms.envs import compat4
-from impala_ms.envs.errors import add_note
 from impala_ms.envs.spaces import MASK, ActionLayout, ObservationLayout, joined_mask
 from impala_ms.envs.vector import LIVES, Observation, Rows, VectorEnvironment
+from impala_ms.errors import add_note
 
 
 class Columns:

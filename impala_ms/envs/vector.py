@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from impala_ms.envs.errors import MakeError, one_line
+from impala_ms.envs.errors import MakeError
 from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout, joined_mask
+from impala_ms.errors import one_line
 
 _log = logging.getLogger(__name__)
 

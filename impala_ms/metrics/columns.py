@@ -86,7 +86,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "env_steps_dropped": (
         "decisions",
         "Decisions received but not learned from since the start: older than `max_policy_lag`, "
-        "or left over at the stop.",
+        "with a NaN or an infinity, or left over at the stop.",
     ),
     "updates_skipped": (
         "updates",

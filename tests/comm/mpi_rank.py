@@ -128,6 +128,69 @@ def a_death_before_or_in_a_collective(transport):
     check(transport.rank, 1)
 
 
+def a_replaced_actor(transport):
+    """Rank 2 dies; a new process takes its place, dies too, and is replaced once more."""
+    if transport.rank == 2 and not taken_place():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if transport.rank:
+        transport.listen(0, 100)
+        while True:
+            number = taken_place()
+            yield from sent(transport, 0, 1, payload(transport.rank, number, 90_000))
+            message = yield from received(transport, 0)
+            transport.release(0)
+            if message.tag == 8 and transport.rank == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if message.tag == 9:
+                return
+    for peer in (1, 2):
+        transport.listen(peer, 100_000)
+    for number in (1, 2):
+        lost = []
+        while not lost:
+            transport.poll()
+            lost = transport.lost()
+            yield
+        check(lost, [2])
+        transport.replace(2, [sys.executable, "-m", "tests.comm.mpi_rank", NAME, str(number)])
+        transport.listen(2, 100_000)
+        for peer, rounds in ((2, 5), (1, 5)):
+            for turn in range(rounds):
+                message = yield from received(transport, peer)
+                check(message.data, payload(peer, number if peer == 2 else 0, 90_000))
+                transport.release(peer)
+                last = turn == rounds - 1 and (peer == 2 or number == 2)
+                tag = (8 if number == 1 else 9) if last else 1
+                yield from sent(transport, peer, tag, np.zeros(1, np.uint8))
+
+
+NAME = "a_replaced_actor"
+
+
+def taken_place():
+    """Which process in the place of rank 2 this is; 0 if MPI started it with the others."""
+    return int(sys.argv[2]) if len(sys.argv) > 2 else 0
+
+
+def a_learner_lost_to_a_replaced_actor(transport):
+    """One that was started later notices, too, that rank 0 is gone."""
+    if transport.rank == 1:
+        return
+    if transport.rank == 2 and not taken_place():
+        os.kill(os.getpid(), signal.SIGKILL)
+    if transport.rank == 0:
+        command = [sys.executable, "-m", "tests.comm.mpi_rank", sys.argv[1], "1"]
+        transport.replace(2, command)
+        transport.listen(2, 1)
+        yield from received(transport, 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    transport.listen(0, 100)
+    yield from sent(transport, 0, 1, np.zeros(1, np.uint8))
+    while not transport.lost():
+        transport.poll()
+        yield
+
+
 def abort_ends_all_ranks(transport):
     """Those that wait for ever too."""
     if transport.rank == 1:
@@ -138,7 +201,7 @@ def abort_ends_all_ranks(transport):
 
 def main(name):
     """Play the case; exit code 1 and a line if it fails or takes too long."""
-    transport = MPITransport()
+    transport = MPITransport(in_place_of=(2, 3) if taken_place() else None)
     check(transport.size, 3)
     check(transport.concurrent, True)
     case = globals().get(name) or getattr(contract, name)

@@ -20,7 +20,8 @@ class TroubledEnv(CartPoleEnv):
         fails_in_reset: Whether ``reset`` raises.
         fails_at_step: The step, counted from 1 since the environment was made, that raises.
         exits_at_step: The one that calls ``sys.exit``.
-        nan_at_step: The step that pays NaN.
+        nan_at_step: The first step that pays NaN.
+        after: Whether ``reset`` raises once there is a file ``trouble`` in the run folder.
         actions: Number of actions.
     """
 
@@ -30,21 +31,25 @@ class TroubledEnv(CartPoleEnv):
         fails_in_reset=False,
         fails_at_step=0,
         exits_at_step=0,
-        nan_at_step=0,
+        nan_at_step=float("inf"),
         actions=2,
+        after=False,
     ):
         super().__init__()
         here = rank == RANK
         self.fails_in_reset = here and fails_in_reset
         self.fails_at_step = fails_at_step if here else 0
         self.exits_at_step = exits_at_step if here else 0
-        self.nan_at_step = nan_at_step if here else 0
+        self.nan_at_step = nan_at_step if here else float("inf")
+        self.after = after
         self.action_space = gymnasium.spaces.Discrete(actions if here else 2)
         self.steps = 0
 
     def reset(self, **kwargs):
         if self.fails_in_reset:
             raise KeyError("no track")
+        if self.after and Path(os.environ["IMPALA_MS_RUN_DIR"], "trouble").exists():
+            raise RuntimeError("trouble after the start")
         return super().reset(**kwargs)
 
     def step(self, action):
@@ -54,7 +59,7 @@ class TroubledEnv(CartPoleEnv):
         if self.steps == self.exits_at_step:
             sys.exit(0)
         observation, reward, *rest = super().step(action)
-        return observation, float("nan") if self.steps == self.nan_at_step else reward, *rest
+        return observation, float("nan") if self.steps >= self.nan_at_step else reward, *rest
 
 
 class RecordingEnv(CartPoleEnv):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,14 @@ LAUNCHER = (sys.executable, "-m", "impala_ms.launch")
 FOR_EVER = ("--total_env_steps", "1000000000")
 # On a busy machine the start of MindSpore alone may take ten times as long as on a quiet one.
 PATIENCE_S = 120.0
+
+
+def command_of(pid):
+    """The command line of a process; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 class Run:
@@ -94,11 +103,14 @@ class Run:
 
     def ranks(self):
         """``{rank: pid}`` of those that MPI has started and that live."""
-        return {
-            int(environment["OMPI_COMM_WORLD_RANK"]): pid
-            for pid, environment in self.processes()
-            if "OMPI_COMM_WORLD_RANK" in environment
-        }
+        found = {}
+        for pid, environment in self.processes():
+            if "OMPI_COMM_WORLD_RANK" not in environment:
+                continue
+            # One that was started later is for MPI rank 0 of another job.
+            place = re.search(r'"OMPI_COMM_WORLD_RANK": "(\d+)"', command_of(pid))
+            found[int(place[1] if place else environment["OMPI_COMM_WORLD_RANK"])] = pid
+        return found
 
     def end(self):
         """Kill what is left of it."""

@@ -1,7 +1,9 @@
 """What goes wrong on one rank, or on the command line: how the run ends and what it says."""
 
+import os
 import re
 import shutil
+import signal
 import sys
 import time
 from datetime import datetime
@@ -12,6 +14,10 @@ from impala_ms import checkpoint
 from tests.runs.run import FOR_EVER
 
 TROUBLED = ("--env", "tests.runs.plugins:Troubled-v0", "--num_envs", "4")
+RECORDING = (
+    *["--env", "tests.runs.plugins:Recording-v0", "--num_envs", "4"],
+    *["--batch_size", "4", "--log_interval_s", "0.2"],
+)
 SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
 OVER_S = 30.0
 
@@ -47,7 +53,7 @@ def last_traceback(log):
 class TestKilled:
     def test_actors(self, start):
         """Training goes on without the first, and ends with a checkpoint at the last."""
-        run = start(3, *FOR_EVER)
+        run = start(3, *FOR_EVER, "--restart_actors", "false")
         run.until_training()
         run.kill(2)
         run.until(lambda: "rank 2 was lost" in run.log(0))
@@ -63,6 +69,87 @@ class TestKilled:
         assert_failed(run, 0, "rank 1 was lost after")
         assert run.lines[-1].endswith("actors that remain: 0, needed: 1")
         assert run.checkpoints() == [checkpoint.file_name(run.json("status.json")["updates"])]
+
+    @pytest.mark.parametrize("victims", [[2], [1, 2]], ids=["one", "all"])
+    def test_an_actor_is_started_again(self, start, victims):
+        """On streams of its own; it learns from it, and it stops with the others."""
+        run = start(3, *FOR_EVER, *RECORDING)
+        run.until_training()
+        before = run.ranks()
+        for rank in victims:
+            run.kill(rank)
+        run.until(lambda: "was lost after" in run.log(0))
+        steps = run.rows()[-1]["env_steps"]
+        run.until(lambda: all(run.log(rank).count("unrolls of") == 2 for rank in victims))
+        run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
+        run.until(lambda: run.rows()[-1]["env_steps"] > steps + 5000)
+        now = run.ranks()
+        assert set(now) == {0, 1, 2}
+        assert {rank for rank in now if now[rank] != before[rank]} == set(victims)
+        code, took_s = run.stop()
+        assert code == 130
+        assert took_s < 20
+        for rank in victims:
+            seeds = run.run_dir.joinpath(f"seeds_{rank}.txt").read_text().split()
+            assert len(set(seeds)) == len(seeds) == 2 * 4
+            assert "told to stop after" in run.log(rank)
+        assert run.json("status.json")["state"] == "stopped"
+
+    def test_one_that_is_started_again_may_be_killed_too(self, start):
+        run = start(2, *FOR_EVER)
+        run.until_training()
+        for times in (1, 2):
+            run.kill(1)
+            run.until(lambda: run.log(0).count("rank 1 was lost after") == times)  # noqa: B023
+            run.until(lambda: 1 in run.ranks())
+            steps = run.rows()[-1]["env_steps"]
+            run.until(lambda: run.rows()[-1]["env_steps"] > steps + 1000)  # noqa: B023
+        assert "rank 1 is started again (try 2)" in run.log(0)
+        assert run.stop()[0] == 130
+
+    def test_one_that_is_started_again_and_raises_ends_the_run(self, start):
+        run = start(2, *FOR_EVER, *TROUBLED, "--set", "collect_env.kwargs={rank: 1, after: true}")
+        run.until_training()
+        run.run_dir.joinpath("trouble").touch()
+        run.kill(1)
+        assert run.wait() == 1
+        assert_failed(run, 1, "RuntimeError: trouble after the start")
+
+    def test_the_learner_after_an_actor_was_started_again(self, start):
+        run = start(3, *FOR_EVER)
+        run.until_training()
+        run.kill(2)
+        run.until(lambda: run.log(2).count("unrolls of") == 2)
+        killed = time.monotonic()
+        run.kill(0)
+        assert run.wait() == 1
+        assert time.monotonic() - killed < OVER_S
+
+    def test_a_stopped_actor_is_left_out_and_taken_back(self, start):
+        run = start(3, *FOR_EVER, "--heartbeat_s", "2", "--restart_actors", "false")
+        run.until_training()
+        stopped = run.ranks()[2]
+        os.kill(stopped, signal.SIGSTOP)
+        run.until(lambda: "rank 2 has not spoken in" in run.log(0))
+        run.until(lambda: run.rows()[-1]["ranks_alive"] == 2)
+        os.kill(stopped, signal.SIGCONT)
+        run.until(lambda: "rank 2 speaks again: taken back" in run.log(0))
+        run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
+        assert run.stop()[0] == 130
+
+    def test_a_stopped_actor_that_was_replaced_leaves_when_it_wakes(self, start):
+        run = start(3, *FOR_EVER, "--heartbeat_s", "1")
+        run.until_training()
+        stopped = run.ranks()[2]
+        os.kill(stopped, signal.SIGSTOP)
+        run.until(lambda: "rank 2 is started again" in run.log(0))
+        run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
+        assert "told to stop" not in run.log(2)
+        os.kill(stopped, signal.SIGCONT)
+        run.until(lambda: "told to stop" in run.log(2))
+        run.until(lambda: stopped not in [pid for pid, _ in run.processes()])
+        assert run.rows()[-1]["ranks_alive"] == 3
+        assert run.stop()[0] == 130
 
     def test_the_learner(self, start):
         run = start(3, *FOR_EVER)
@@ -139,7 +226,7 @@ class TestOneRank:
         """Without an error, as far as Python is concerned."""
         kwargs = "collect_env.kwargs={rank: 2, exits_at_step: 37}"
         run = self.fail(start, "--set", kwargs, *options)
-        assert_failed(run, 2, "the code of this rank called sys.exit(0)")
+        assert_failed(run, 2, "it called sys.exit(0)")
 
     def test_a_reward_is_not_a_number(self, start):
         run = self.fail(
@@ -150,7 +237,9 @@ class TestOneRank:
         said = (
             r"failed: rank 2, at \d+ env steps of its own: reward is nan at step \d of an unroll,"
         )
-        assert re.fullmatch(f"{said} environment [0-3]", run.lines[-1])
+        assert re.fullmatch(f"{said} environment [0-3], in 10 unrolls in a row", run.lines[-1])
+        assert run.log(0).count(": the unroll is left out") == 10
+        assert run.json("status.json")["env_steps_dropped"] >= 10 * 4 * 9
         assert run.checkpoints()
         parameters, _ = checkpoint.load(run.json("status.json")["checkpoint"])
         weights = [v for k, v in parameters.items() if k.endswith("policy_head.weight")]

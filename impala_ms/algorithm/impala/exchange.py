@@ -8,6 +8,7 @@ rank 0, the newest weights on the others; all of it over ``comm``.
     actor    UNROLL          ->  learner        one receive posted for each; held if no room
     actor 1  EVALUATION      ->  learner        returns and the weights they were played with
     actor    ERROR           ->  learner        an exception on that rank; ends the run
+    actor    BEAT            ->  learner        when it had nothing else to say for a while
     learner  STOP            ->  actor  BYE ->  learner
 """
 
@@ -22,17 +23,25 @@ from collections import deque
 import numpy as np
 
 from impala_ms.comm.transport import RankLostError
+from impala_ms.session import replacement
 from impala_ms.trajectory import non_finite
 
 logger = logging.getLogger(__name__)
 
-HELLO, WEIGHTS, UNROLL, EVALUATION, ERROR, STOP, BYE = range(1, 8)
+HELLO, WEIGHTS, UNROLL, EVALUATION, ERROR, STOP, BYE, BEAT = range(1, 9)
 
 VERSION_BYTES = 8  # in front of weights: the version as int64
 STOP_VERSION = -1  # of the broadcast that ends a synchronous run
 SMALL_BYTES = 1 << 18  # room for a message of text, or for the returns of an evaluation
 POLL_S = 0.0003  # between two looks for messages
 STOP_S = 5.0  # that a message at the end of a run may take
+BEATS = 4  # within heartbeat_s
+PAUSE_S = 1.0  # without a look at messages: this rank was busy or stopped, not the others silent
+PATIENCE = 3.0  # times the longest silence so far, if that is more than heartbeat_s
+RESTART_S = 1.0  # until a lost actor is started again; twice as long after each try
+LIVED_S = 30.0  # an actor that lived so long may be started again as often as the first time
+REFUSED_IN_A_ROW = 10  # unrolls of one actor with a NaN or an infinity: that ends the run
+PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")  # what MPI says to a process of itself
 
 
 class RunError(RuntimeError):
@@ -77,10 +86,13 @@ class ActorExchange:
 
     Args:
         transport: This rank's end of the transport.
+        heartbeat_s: An actor silent for so long is left out; None: it may be for ever.
     """
 
-    def __init__(self, transport):
+    def __init__(self, transport, heartbeat_s=None):
         self.transport = transport
+        self._beat_s = heartbeat_s / BEATS if heartbeat_s and transport.concurrent else None
+        self._beat, self._spoke = None, time.monotonic()
         self.stopped = False
         self._newest = None
         self._pending = deque()
@@ -88,7 +100,12 @@ class ActorExchange:
 
     def hello(self, spaces):
         """Say what this rank's environments look like."""
-        content = {"spaces": spaces, "host": socket.gethostname(), "pid": os.getpid()}
+        names = [f"OMPI_COMM_WORLD_{name}" for name in PLACE]
+        content = {
+            "spaces": spaces,
+            "host": socket.gethostname(),
+            "variables": {name: os.environ[name] for name in names if name in os.environ},
+        }
         self._pending.append((self.transport.send(0, HELLO, encode(content)), None))
 
     def begin(self, spec, unrolls_in_flight, weights_size):
@@ -107,6 +124,11 @@ class ActorExchange:
             self.transport.release(0)
         if self.transport.lost():
             raise RunError("the learner (rank 0) is gone")
+        now = time.monotonic()
+        if self._beat_s and now > self._spoke + self._beat_s:
+            if self._beat is None or self._beat.done():
+                self._beat = self.transport.send(0, BEAT, encode({}))
+            self._spoke = now
         return self.stopped
 
     def newest_weights(self):
@@ -125,6 +147,7 @@ class ActorExchange:
     def send_unroll(self, buffer):
         """Send a buffer of ``free_buffer``; it becomes free when the learner takes it."""
         self._pending.append((self.transport.send(0, UNROLL, buffer[0]), buffer))
+        self._spoke = time.monotonic()
 
     def send(self, tag, data, wait=True):
         """Send another message and, if ``wait``, see it taken (at most ``STOP_S``)."""
@@ -155,18 +178,42 @@ class LearnerExchange:
         transport: Rank 0's end.
         max_policy_lag: Unrolls that would be used later than this are dropped; or None.
         min_actors: With fewer the run ends.
-        start_timeout_s: A rank that has not spoken by then is left out.
+        start_timeout_s: An actor that has not sent an unroll by then is left out.
+        heartbeat_s: Afterwards, one that is silent for so long, or ``PATIENCE`` times its longest
+            silence so far; it is taken back when it speaks again. None: it may be for ever.
+        restarts: How often in a row a lost actor is replaced by a new process.
     """
 
-    def __init__(self, transport, *, max_policy_lag, min_actors, start_timeout_s):
+    def __init__(
+        self,
+        transport,
+        *,
+        max_policy_lag,
+        min_actors,
+        start_timeout_s,
+        heartbeat_s=None,
+        restarts=0,
+    ):
         self.transport = transport
         self.max_policy_lag, self.min_actors = max_policy_lag, min_actors
-        self.start_timeout_s = start_timeout_s
+        self.start_timeout_s, self.heartbeat_s = start_timeout_s, heartbeat_s
+        self.restarts = restarts
         self.expected = set(range(1, transport.size))  # have not spoken yet
         self.alive = set()
+        self.silent = set()  # left out, but not known to be dead
+        self.incarnation = {}  # by rank: how many processes were it before
+        self._tries = {}  # by rank: those in a row that did not live long
+        self._learned_since = {}  # by rank: the first unroll of the process that it is now
+        self._replace_at = {}  # by rank that is lost: when a new process is to be started
+        self._about = {}  # by rank: what its HELLO said
+        self._served = time.monotonic()
+        self._heard = dict.fromkeys(self.expected, self._served)  # when each spoke last
+        self._patience = dict.fromkeys(self.expected, start_timeout_s)
         self.env_steps = {}  # by rank: decisions received
         self.env_steps_received = 0  # all that arrived, those dropped too
         self.env_steps_dropped = 0
+        self.unrolls_refused = 0  # because of a NaN or an infinity
+        self._refused = {}  # by rank: those in a row
         self.episodes = deque()  # (returns, lengths), for the main thread
         self.evaluations = deque()  # (version, weights, returns), for the main thread
         self._spaces = None  # (rank, spaces) of the rank that spoke first
@@ -178,7 +225,6 @@ class LearnerExchange:
         self._stopping = False
         self._error = None
         self._thread = None
-        self._began = time.monotonic()
         for peer in self.expected:
             transport.listen(peer, SMALL_BYTES)
 
@@ -192,7 +238,7 @@ class LearnerExchange:
         Returns:
             ``VectorEnvironment.spaces()`` of the actors, or None if given up.
         """
-        while len(self.alive) < min(ranks, len(self.alive) + len(self.expected)):
+        while len(self.alive) < min(ranks, len(self.alive | self.expected | {*self._replace_at})):
             if give_up():
                 return None
             if not self.serve():
@@ -269,21 +315,72 @@ class LearnerExchange:
 
     def serve(self):
         """Handle what has arrived and send weights that are due; whether anything was done."""
-        busy = False
+        busy, now = False, time.monotonic()
+        if now > self._served + PAUSE_S:
+            for peer in self._heard:
+                self._heard[peer] += now - self._served
+        self._served = now
         for message in self.transport.poll():
+            self._hear(message.peer, now)
             busy |= self._handle(message)
         for peer in self.transport.lost():
-            self._lose(peer, f"rank {peer} was lost after {self.env_steps.get(peer, 0)} env steps")
-        if (
-            self.expected
-            and time.monotonic() > self._began + self.start_timeout_s
-            and not self._stopping
-        ):
-            for peer in sorted(self.expected):
-                self._lose(peer, f"rank {peer} has not spoken in {self.start_timeout_s:g} s")
+            self._lose(peer, self._who(peer, "was lost"))
+        if not self._stopping and self.transport.concurrent:
+            self._look_after(now)
         if self._weights is not None and not self._stopping:
             self._send_weights()
         return busy
+
+    def _hear(self, peer, now):
+        """Note that a rank has spoken; take it back if it was left out for its silence."""
+        silence, self._heard[peer] = now - self._heard[peer], now
+        if self.heartbeat_s and self._patience[peer] != self.start_timeout_s:
+            self._patience[peer] = max(self._patience[peer], PATIENCE * silence)
+        if peer in self.silent:
+            self.silent.discard(peer)
+            self._replace_at.pop(peer, None)
+            self.alive.add(peer)
+            logger.warning("rank %d speaks again: taken back", peer)
+
+    def _look_after(self, now):
+        """Leave out those that have been silent too long, and replace those that are due."""
+        watched = self.expected | (self.alive if self.heartbeat_s else set())
+        for peer in sorted(watched):
+            if now > self._heard[peer] + self._patience[peer]:
+                said = f"has not spoken in {self._patience[peer]:g} s"
+                said = self._who(peer, said) if peer in self.alive else f"rank {peer} {said}"
+                self._lose(peer, said, silent=True)
+        for peer, due in sorted(self._replace_at.items()):
+            if now > due:
+                del self._replace_at[peer]
+                self._replace(peer)
+
+    def _replace(self, peer):
+        """Start a new process in the place of a rank that is lost."""
+        self.incarnation[peer] = self.incarnation.get(peer, 0) + 1
+        self._tries[peer] = self._tries.get(peer, 0) + 1
+        size, rank = str(self.transport.size), str(peer)
+        variables = dict(zip(PLACE, (rank, size, rank, size), strict=True))
+        variables = {f"OMPI_COMM_WORLD_{name}": value for name, value in variables.items()}
+        variables |= self._about.get(peer, {}).get("variables", {})
+        if peer in self.silent:  # should it wake up, it is told to leave
+            self.transport.send(peer, STOP, encode({}))
+            self.silent.discard(peer)
+        self._sent.pop(peer, None)
+        try:
+            self.transport.replace(peer, replacement(self.incarnation[peer], variables))
+        except Exception as error:
+            self._lose(peer, f"rank {peer} could not be started again ({error})")
+            return
+        self._heard[peer], self._patience[peer] = time.monotonic(), self.start_timeout_s
+        self.expected.add(peer)
+        self.transport.listen(peer, SMALL_BYTES)
+        logger.warning("rank %d is started again (try %d)", peer, self._tries[peer])
+
+    def _who(self, peer, what):
+        host = self._about.get(peer, {}).get("host")
+        where = f" on host {host}" if host else ""
+        return f"rank {peer} {what} after {self.env_steps.get(peer, 0)} env steps{where}"
 
     def _send_weights(self):
         version, message = self._weights
@@ -297,13 +394,17 @@ class LearnerExchange:
         peer, tag, data = message
         if tag == HELLO:
             if peer not in self.alive:
-                self._greet(peer, decode(data)["spaces"])
+                self._about[peer] = about = decode(data)
+                self._greet(peer, about["spaces"])
             if self._spec is None and not self._stopping:
                 return False  # held until the sizes of further messages are known
             self.transport.release(peer, self._capacity)
             return True
         if tag == UNROLL and not self.take_unroll(peer, self._spec.views(data)):
             return False
+        if tag == UNROLL and self._patience[peer] == self.start_timeout_s:
+            self._patience[peer] = self.heartbeat_s or float("inf")
+            self._learned_since[peer] = self._served
         if tag == EVALUATION:
             version, flat, returns = unpack_weights(data, self._weights_size)
             self.evaluations.append((version, flat.copy(), returns))
@@ -346,8 +447,10 @@ class LearnerExchange:
         self.env_steps_received += steps
         self.env_steps[peer] = int(unroll["env_steps"])
         if problem := non_finite(unroll):
-            who = f"rank {peer}" if self.transport.concurrent else "the actor"
-            raise RunError(f"{who}, at {self.env_steps[peer]} env steps of its own: {problem}")
+            self._refuse(peer, problem)
+            self.env_steps_dropped += steps
+            return True
+        self._refused[peer] = 0
         used_at = self._first_version + self._batches.completed
         if (
             self.max_policy_lag is not None
@@ -361,12 +464,33 @@ class LearnerExchange:
             self.episodes.append((unroll["episode_return"][ended], unroll["episode_length"][ended]))
         return True
 
-    def _lose(self, peer, reason):
+    def _refuse(self, peer, problem):
+        """Warn of an unroll with a NaN or an infinity; too many in a row end the run."""
+        self._refused[peer] = self._refused.get(peer, 0) + 1
+        self.unrolls_refused += 1
+        who = f"rank {peer}" if self.transport.concurrent else "the actor"
+        said = f"{who}, at {self.env_steps[peer]} env steps of its own: {problem}"
+        logger.warning("%s: the unroll is left out", said)
+        if self._refused[peer] == REFUSED_IN_A_ROW:
+            raise RunError(f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row")
+
+    def _lose(self, peer, reason, silent=False):
         self.expected.discard(peer)
         self.alive.discard(peer)
+        self._sent.pop(peer, None)
         if self._stopping or peer in self._said_bye:
             return
+        now = time.monotonic()
+        if now - self._learned_since.pop(peer, now) > LIVED_S:
+            self._tries[peer] = 0
+        (self.silent.add if silent else self.silent.discard)(peer)
+        tries, again = self._tries.get(peer, 0), ""
+        if tries < self.restarts:
+            # One that is only silent has the same time once more to come back.
+            delay_s = RESTART_S * 2**tries + (self._patience[peer] if silent else 0.0)
+            self._replace_at[peer] = now + delay_s
+            again = f", to be started again in {delay_s:g} s"
         left = len(self.alive) + len(self.expected)
-        logger.warning("%s: left out, actors that remain: %d", reason, left)
-        if left < self.min_actors:
+        logger.warning("%s: left out%s, actors that remain: %d", reason, again, left)
+        if left + len(self._replace_at) < self.min_actors:
             raise RunError(f"{reason}; actors that remain: {left}, needed: {self.min_actors}")

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 # In the place of a rank, in the seeds of evaluations and of actions: larger than any rank.
 EVALUATION, ACTIONS = 1 << 24, 1 << 25
+RESTARTS = 3  # of an actor in a row, each of which comes to nothing
 
 
 def make_policy(config, spaces):
@@ -115,9 +116,12 @@ class IMPALASession(compat.Session):
                 max_policy_lag=self.params["max_policy_lag"],
                 min_actors=every_actor or self.params["min_actors"],
                 start_timeout_s=self.params["start_timeout_s"],
+                heartbeat_s=None if every_actor else self.params["heartbeat_s"],
+                restarts=0 if every_actor else self.params["restart_actors"] * RESTARTS,
             )
         if run.actor_end is not None:
-            self.actor_exchange = ActorExchange(run.actor_end)
+            heartbeat_s = None if self.params["synchronous"] else self.params["heartbeat_s"]
+            self.actor_exchange = ActorExchange(run.actor_end, heartbeat_s)
 
     def run(self, class_type=None, is_train=True, episode=0, duration=0):
         """Play the part of this rank until the run ends."""
@@ -141,8 +145,8 @@ class IMPALASession(compat.Session):
         """Environment, network, compiled policy; the learner prepares at the same time."""
         config, params, exchange = self.config, self.params, self.actor_exchange
         rank, epoch, envs = self.job.rank, config.epoch, config.collect_env_params["num_envs"]
-        actor_rank = exchange.transport.rank
-        seeds = episode_seeds(params["seed"], epoch, actor_rank, 0, envs)
+        actor_rank, incarnation = exchange.transport.rank, self.job.incarnation
+        seeds = episode_seeds(params["seed"], epoch, actor_rank, incarnation, envs)
         self.environment = make_environment(config, "collect", envs, seeds)
         spaces = self.environment.spaces()
         exchange.hello(spaces)
@@ -150,7 +154,7 @@ class IMPALASession(compat.Session):
             cores = device.keep_to_cores(params["actor_threads"])
             logger.info("computes on %s", "any core" if cores is None else f"cores {cores}")
         policy = make_policy(config, spaces)
-        rng = np.random.default_rng((params["seed"], epoch, actor_rank, 0, ACTIONS))
+        rng = np.random.default_rng((params["seed"], epoch, actor_rank, incarnation, ACTIONS))
         actor = make_actor(config, policy, self.environment, rng)
         per_round = config.unrolls_per_batch // config.actors
         buffers = per_round if params["synchronous"] else params["unrolls_in_flight"]
@@ -252,14 +256,20 @@ class IMPALASession(compat.Session):
         }
 
     def close(self):
-        """Learner: have the actors stop; then close what was opened.
+        """Learner: have the actors stop; then close the files.
 
         Returns:
             Whether every other rank is known to end by itself.
         """
         answered = self.learner_exchange is None or self.learner_exchange.stop()
-        if self.environment is not None:
-            self.environment.close()
         if self.sinks is not None:
             self.sinks.close()
         return answered
+
+    def release(self):
+        """Close the environments; what they do then changes nothing about the run."""
+        if self.environment is not None:
+            try:
+                self.environment.close()
+            except BaseException:
+                logger.warning("closing the environments failed", exc_info=True)

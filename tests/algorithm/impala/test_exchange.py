@@ -1,6 +1,8 @@
 """Both ends of the messages, over a transport in one process: every step is in order."""
 
+import json
 import logging
+import socket
 import time
 
 import numpy as np
@@ -44,6 +46,12 @@ class FakeTransport(LocalTransport):
     def __init__(self, *args):
         super().__init__(*args)
         self.dead = []
+        self.replaced = []  # (rank, command)
+
+    def replace(self, peer, command):
+        self.replaced.append((peer, command))
+        for pending in [p for p in self._inboxes[self.rank] if p.message.peer == peer]:
+            self._inboxes[self.rank].remove(pending)
 
     def lost(self):
         dead, self.dead = self.dead, []
@@ -287,18 +295,38 @@ class TestUnrolls:
         assert (returns.tolist(), lengths.tolist()) == ([-1.0, 7.5], [9, 3])
 
     @pytest.mark.parametrize("field", ["reward", "observation", "behaviour_logits"])
-    def test_what_is_not_finite_names_rank_field_and_place(self, field):
+    def test_what_is_not_finite_names_rank_field_and_place(self, field, caplog):
         group = Group().begin()
         values = np.zeros(SPEC.fields[field][0], np.float32)
         values[1, 1] = np.inf
         group.send_unroll(2, env_steps=600, **{field: values})
-        with pytest.raises(RunError) as error:
-            group.learner.serve()
-        assert str(error.value) == (
+        group.learner.serve()
+        said = (
             f"rank 2, at 600 env steps of its own: {field} is inf at step 1 of an unroll, "
             "environment 1"
         )
+        assert f"{said}: the unroll is left out" in caplog.text
         assert group.learner.take(0.0) is None
+        assert (group.learner.env_steps_received, group.learner.env_steps_dropped) == (6, 6)
+        for _ in range(module.REFUSED_IN_A_ROW - 2):
+            group.send_unroll(2, env_steps=600, **{field: values})
+            group.learner.serve()
+        group.send_unroll(1)  # of another rank: it does not count for this one
+        group.learner.serve()
+        group.send_unroll(2, env_steps=600, **{field: values})
+        with pytest.raises(RunError) as error:
+            group.learner.serve()
+        assert str(error.value) == f"{said}, in {module.REFUSED_IN_A_ROW} unrolls in a row"
+
+    def test_a_good_unroll_in_between_begins_the_count_anew(self):
+        group = Group(unrolls=100).begin()
+        for _ in range(3):
+            for _ in range(module.REFUSED_IN_A_ROW - 1):
+                group.send_unroll(1, reward=np.nan)
+                group.learner.serve()
+            group.send_unroll(1)
+            group.learner.serve()
+        assert group.learner.unrolls_refused == 3 * (module.REFUSED_IN_A_ROW - 1)
 
 
 class TestEvaluation:
@@ -311,6 +339,197 @@ class TestEvaluation:
         message[:] = 0xA5  # the sender may use it again
         ((version, weights, returns),) = group.learner.evaluations
         assert (version, weights.tolist(), returns.tolist()) == (30, flat.tolist(), [10.0, 21.5])
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when told to: ``clock(5)``."""
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+
+    def advance(seconds):
+        now[0] += seconds
+
+    return advance
+
+
+def pass_time(group, clock, seconds, talking=()):
+    """Serve meanwhile, as often as it happens that nothing is taken for a pause."""
+    for _ in range(round(2 * seconds)):
+        clock(0.5)
+        for rank in talking:
+            group.actors[rank].drain()
+        group.learner.serve()
+
+
+class TestSilence:
+    """An actor that lives, but says nothing: it hangs, is stopped or cut off."""
+
+    def begin(self, **options):
+        group = Group(heartbeat_s=10.0, **options)
+        for rank, actor in group.actors.items():
+            group.actors[rank] = ActorExchange(actor.transport, 10.0)
+        return group.begin()
+
+    def test_it_is_left_out_and_taken_back(self, clock, caplog):
+        group = self.begin()
+        for rank in group.actors:
+            group.send_unroll(rank, env_steps=60)
+            group.learner.serve()
+            group.batches.give_back(group.learner.take(0.0))
+        pass_time(group, clock, 9.5, talking=[1])
+        assert group.learner.alive == {1, 2}
+        pass_time(group, clock, 1.5, talking=[1])
+        assert group.learner.alive == {1}
+        said = "rank 2 has not spoken in 10 s after 60 env steps on host "
+        assert said in caplog.text
+        group.send_unroll(2, env_steps=66)
+        group.learner.serve()
+        assert group.learner.alive == {1, 2}
+        assert "rank 2 speaks again: taken back" in caplog.text
+        assert group.learner.take(0.0)["behaviour_version"] == [0]
+
+    def test_who_has_nothing_to_say_says_so(self, clock):
+        group = self.begin()
+        for rank in group.actors:
+            group.send_unroll(rank)
+        group.learner.serve()
+        pass_time(group, clock, 100.0, talking=[1, 2])
+        assert group.learner.alive == {1, 2}
+
+    def test_a_message_that_is_held_is_no_silence(self, clock):
+        """The learner has no room: it is the learner that does not listen."""
+        group = self.begin(actors=1)
+        for _ in range(2):
+            group.send_unroll(1)
+            group.learner.serve()
+        group.send_unroll(1)
+        pass_time(group, clock, 100.0)
+        assert group.learner.alive == {1}
+
+    def test_the_learner_itself_may_pause(self, clock):
+        group = self.begin(actors=1)
+        group.send_unroll(1)
+        group.learner.serve()
+        clock(500.0)  # it was stopped, or compiled
+        group.learner.serve()
+        assert group.learner.alive == {1}
+
+    def test_one_that_takes_its_time_is_given_it(self, clock):
+        """Its unrolls take longer than heartbeat_s: it comes back once, and is known then."""
+        group = self.begin(actors=1, unrolls=9, min_actors=0)
+        group.send_unroll(1)
+        pass_time(group, clock, 12.0)
+        assert group.learner.alive == set()
+        group.send_unroll(1)
+        for _ in range(3):
+            pass_time(group, clock, 12.0)
+            assert group.learner.alive == {1}
+            group.send_unroll(1)
+
+    def test_the_first_unroll_has_the_time_of_the_start(self, clock):
+        group = self.begin(actors=1, start_timeout_s=60.0, min_actors=0)
+        pass_time(group, clock, 58.0)
+        assert group.learner.alive == {1}
+        pass_time(group, clock, 4.0)
+        assert group.learner.alive == set()
+
+
+class TestRestart:
+    """A lost actor is replaced by a new process, which says HELLO as the first did."""
+
+    def begin(self, **options):
+        return Group(**{"restarts": 2, "min_actors": 2} | options).begin()
+
+    def test_after_a_moment(self, clock, caplog, monkeypatch):
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
+        group = self.begin()
+        group.publish(3)
+        group.learner.serve()
+        for actor in group.actors.values():
+            actor.drain()
+        group.dead(2)
+        group.learner.serve()  # though with fewer than min_actors the run would end
+        assert "left out, to be started again in 1 s, actors that remain: 1" in caplog.text
+        assert group.learner.transport.replaced == []
+        pass_time(group, clock, 1.5)
+        ((rank, command),) = group.learner.transport.replaced
+        assert rank == 2
+        place = json.loads(command[-1])
+        assert place["incarnation"] == 1
+        assert place["variables"]["OMPI_COMM_WORLD_RANK"] == "2"
+        assert place["variables"]["OMPI_COMM_WORLD_SIZE"] == "3"
+        assert place["variables"]["OMPI_COMM_WORLD_LOCAL_RANK"] == "2"  # as its HELLO said
+        assert (group.learner.alive, group.learner.expected) == ({1}, {2})
+        again = ActorExchange(group.actors[2].transport)
+        again.hello(SPACES)
+        again.begin(SPEC, 2, WEIGHTS_SIZE)
+        group.learner.serve()
+        assert group.learner.alive == {1, 2}
+        again.drain()
+        assert again.newest_weights()[0] == 3
+
+    def test_a_few_times_in_a_row_each_later(self, clock, caplog):
+        group = self.begin()
+        for _ in range(2):
+            group.dead(2)
+            pass_time(group, clock, 3.0)
+        assert [rank for rank, _ in group.learner.transport.replaced] == [2, 2]
+        assert "to be started again in 2 s" in caplog.text
+        group.dead(2)
+        with pytest.raises(RunError, match=r"rank 2 was lost .*remain: 1, needed: 2"):
+            group.learner.serve()
+
+    def test_one_that_lived_long_counts_anew(self, clock):
+        group = self.begin()
+        for tries in range(1, 6):
+            group.dead(2)
+            pass_time(group, clock, 3.0)
+            assert len(group.learner.transport.replaced) == tries
+            again = group.actors[2] = ActorExchange(group.actors[2].transport)
+            again.hello(SPACES)
+            again.begin(SPEC, 2, WEIGHTS_SIZE)
+            group.learner.serve()
+            group.send_unroll(2)
+            group.learner.serve()
+            group.batches.give_back(group.learner.take(0.0))
+            pass_time(group, clock, module.LIVED_S + 1.0)
+
+    def test_one_that_hangs_is_told_to_leave(self, clock):
+        group = self.begin(heartbeat_s=10.0, min_actors=1)
+        group.send_unroll(2)
+        group.learner.serve()
+        pass_time(group, clock, 10.5, talking=[])
+        assert 2 in group.learner.silent
+        assert group.learner.transport.replaced == []  # it may come back
+        pass_time(group, clock, 12.0, talking=[])
+        assert 2 in [rank for rank, _ in group.learner.transport.replaced]
+        assert group.actors[2].drain()  # STOP
+
+    def test_a_process_that_cannot_be_started(self, clock, caplog):
+        group = self.begin(min_actors=1)
+
+        def refuse(peer, command):
+            raise OSError("no more processes")
+
+        group.learner.transport.replace = refuse
+        group.dead(2)
+        pass_time(group, clock, 30.0)
+        assert caplog.text.count("rank 2 could not be started again (no more processes)") == 2
+        assert group.learner.alive == {1}
+
+    def test_all_of_them_before_the_first_has_spoken(self, clock):
+        group = Group(restarts=1)
+        group.dead(1)
+        group.dead(2)
+        looks = []
+
+        def give_up():
+            looks.append(clock(0.5))
+            return len(looks) > 10
+
+        assert group.learner.await_hello(1, give_up) is None
+        assert sorted(rank for rank, _ in group.learner.transport.replaced) == [1, 2]
 
 
 class TestEnd:
@@ -334,7 +553,10 @@ class TestEnd:
         group.dead(2)
         group.learner.serve()
         assert group.learner.alive == {1}
-        assert "rank 2 was lost after 600 env steps: left out, actors that remain: 1" in caplog.text
+        host = socket.gethostname()
+        assert (
+            f"rank 2 was lost after 600 env steps on host {host}: left out, actors that remain: 1"
+        ) in caplog.text
         group.publish(1)
         group.learner.serve()
         assert group.actors[1].transport.poll()
@@ -433,5 +655,5 @@ def answer_when_told(group, *ranks, hello=()):
 
 
 def test_tags_differ():
-    tags = {HELLO, WEIGHTS, module.UNROLL, EVALUATION, ERROR, STOP, BYE}
-    assert len(tags) == 7
+    tags = {HELLO, WEIGHTS, module.UNROLL, EVALUATION, ERROR, STOP, BYE, module.BEAT}
+    assert len(tags) == 8

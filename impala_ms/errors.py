@@ -1,0 +1,57 @@
+"""Exceptions of a user's code in lines for people, whatever their class does.
+
+Input: an exception. Output: one line of bearable length, with where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+LONGEST = 300  # characters of a foreign text inside a message
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Say where ``error`` came from without changing what it is, on Python 3.10 too."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        notes = [*getattr(error, "__notes__", ()), note]
+        error.__notes__ = notes  # type: ignore[attr-defined]
+
+
+def one_line(text: object) -> str:
+    """A foreign message, or the text of a space, on one line of bearable length."""
+    line = " ".join(text_of(text).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} …"
+
+
+def text_of(value: object, convert: Callable[[Any], str] = str) -> str:
+    """``str`` or ``repr`` of an object whose own method for it may raise."""
+    try:
+        return convert(value)
+    except BaseException:
+        return f"<{type(value).__name__} whose {convert.__name__}() fails>"
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """What ``add_note`` has added."""
+    try:
+        return [text_of(note) for note in getattr(error, "__notes__", ())]
+    except BaseException:  # its __getattribute__ is its own
+        return []
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: class, text and notes; only the text where the class is ours.
+
+    The text is cut at ``LONGEST`` if it is foreign, so that the notes are always seen.
+    """
+    name, text = type(error).__name__, " ".join(text_of(error).split())
+    if str(type(error).__module__).startswith("impala_ms.") and text:
+        line = text  # written for the user: the class adds nothing
+    elif issubclass(type(error), SystemExit):
+        line = f"it called sys.exit({one_line(text_of(error.code, repr))})"
+    else:
+        line = one_line(f"{name}: {text}" if text else name)
+    return " ".join(" ".join([line, *notes_of(error)]).split())
