@@ -42,7 +42,7 @@ Ctrl-C stops the run with a last checkpoint, a second Ctrl-C at once.
 
 STOP_S = 10.0  # from the first signal to the end of the last process
 LINGER_S = 10.0  # what the other ranks have once rank 0 has written its status
-ORPHANED_S = 15.0  # what the other ranks have once rank 0 is gone without a status
+ORPHANED_S = 7.0  # what the other ranks have once rank 0 is gone without a status
 START_S = 30.0  # until mpirun has started a rank, however busy the machine is
 TOGETHER_S = 5.0  # from its first rank to its last
 UNCONNECTED_S = 2.0  # what the others have if one is gone before all are connected

@@ -22,6 +22,7 @@ from collections import deque
 
 import numpy as np
 
+from impala_ms.algorithm.impala.roster import ALIVE, EXPECTED, SILENT, Roster, RunError
 from impala_ms.comm.transport import RankLostError
 from impala_ms.session import replacement
 from impala_ms.trajectory import non_finite
@@ -37,15 +38,7 @@ POLL_S = 0.0003  # between two looks for messages
 STOP_S = 5.0  # that a message at the end of a run may take
 BEATS = 4  # within heartbeat_s
 PAUSE_S = 1.0  # without a look at messages: this rank was busy or stopped, not the others silent
-PATIENCE = 3.0  # times the longest silence so far, if that is more than heartbeat_s
-RESTART_S = 1.0  # until a lost actor is started again; twice as long after each try
-LIVED_S = 30.0  # an actor that lived so long may be started again as often as the first time
-REFUSED_IN_A_ROW = 10  # unrolls of one actor with a NaN or an infinity: that ends the run
 PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")  # what MPI says to a process of itself
-
-
-class RunError(RuntimeError):
-    """Ends the run; its text is the reason that the user is told."""
 
 
 def encode(content):
@@ -177,43 +170,15 @@ class LearnerExchange:
     Args:
         transport: Rank 0's end.
         max_policy_lag: Unrolls that would be used later than this are dropped; or None.
-        min_actors: With fewer the run ends.
-        start_timeout_s: An actor that has not sent an unroll by then is left out.
-        heartbeat_s: Afterwards, one that is silent for so long, or ``PATIENCE`` times its longest
-            silence so far; it is taken back when it speaks again. None: it may be for ever.
-        restarts: How often in a row a lost actor is replaced by a new process.
+        **limits: Of ``Roster``: when an actor is left out, replaced, and the run ended.
     """
 
-    def __init__(
-        self,
-        transport,
-        *,
-        max_policy_lag,
-        min_actors,
-        start_timeout_s,
-        heartbeat_s=None,
-        restarts=0,
-    ):
-        self.transport = transport
-        self.max_policy_lag, self.min_actors = max_policy_lag, min_actors
-        self.start_timeout_s, self.heartbeat_s = start_timeout_s, heartbeat_s
-        self.restarts = restarts
-        self.expected = set(range(1, transport.size))  # have not spoken yet
-        self.alive = set()
-        self.silent = set()  # left out, but not known to be dead
-        self.incarnation = {}  # by rank: how many processes were it before
-        self._tries = {}  # by rank: those in a row that did not live long
-        self._learned_since = {}  # by rank: the first unroll of the process that it is now
-        self._replace_at = {}  # by rank that is lost: when a new process is to be started
-        self._about = {}  # by rank: what its HELLO said
+    def __init__(self, transport, *, max_policy_lag, **limits):
+        self.transport, self.max_policy_lag = transport, max_policy_lag
         self._served = time.monotonic()
-        self._heard = dict.fromkeys(self.expected, self._served)  # when each spoke last
-        self._patience = dict.fromkeys(self.expected, start_timeout_s)
-        self.env_steps = {}  # by rank: decisions received
+        self.roster = Roster(range(1, transport.size), self._served, **limits)
         self.env_steps_received = 0  # all that arrived, those dropped too
         self.env_steps_dropped = 0
-        self.unrolls_refused = 0  # because of a NaN or an infinity
-        self._refused = {}  # by rank: those in a row
         self.episodes = deque()  # (returns, lengths), for the main thread
         self.evaluations = deque()  # (version, weights, returns), for the main thread
         self._spaces = None  # (rank, spaces) of the rank that spoke first
@@ -221,11 +186,10 @@ class LearnerExchange:
         self._first_version = 0
         self._capacity = SMALL_BYTES
         self._sent = {}  # by rank: (version, pending)
-        self._said_bye = set()
         self._stopping = False
         self._error = None
         self._thread = None
-        for peer in self.expected:
+        for peer in self.roster.members:
             transport.listen(peer, SMALL_BYTES)
 
     def await_hello(self, ranks, give_up):
@@ -238,7 +202,8 @@ class LearnerExchange:
         Returns:
             ``VectorEnvironment.spaces()`` of the actors, or None if given up.
         """
-        while len(self.alive) < min(ranks, len(self.alive | self.expected | {*self._replace_at})):
+        roster = self.roster
+        while len(roster.alive) < min(ranks, len(roster.of(ALIVE, EXPECTED) | roster.returning())):
             if give_up():
                 return None
             if not self.serve():
@@ -250,7 +215,7 @@ class LearnerExchange:
         self._spec, self._batches, self._first_version = spec, batches, version
         self._weights_size = weights_size
         self._capacity = SMALL_BYTES + max(spec.nbytes, VERSION_BYTES + 4 * weights_size)
-        for peer in self.alive:
+        for peer in self.roster.alive:
             self.transport.release(peer, self._capacity)
 
     def publish(self, version, flat):
@@ -303,7 +268,7 @@ class LearnerExchange:
         return not self._left()
 
     def _left(self):
-        return (self.alive | self.expected) - self._said_bye
+        return self.roster.of(ALIVE, EXPECTED)
 
     def _run(self):
         try:
@@ -315,76 +280,49 @@ class LearnerExchange:
 
     def serve(self):
         """Handle what has arrived and send weights that are due; whether anything was done."""
-        busy, now = False, time.monotonic()
+        busy, now, roster = False, time.monotonic(), self.roster
         if now > self._served + PAUSE_S:
-            for peer in self._heard:
-                self._heard[peer] += now - self._served
+            roster.pause(now - self._served)
         self._served = now
         for message in self.transport.poll():
-            self._hear(message.peer, now)
+            roster.hear(message.peer, now)
             busy |= self._handle(message)
         for peer in self.transport.lost():
-            self._lose(peer, self._who(peer, "was lost"))
-        if not self._stopping and self.transport.concurrent:
-            self._look_after(now)
-        if self._weights is not None and not self._stopping:
+            if self._stopping:
+                roster.leave(peer)
+            else:
+                roster.lose(peer, "was lost", now)
+        if self._stopping:
+            return busy
+        if self.transport.concurrent:
+            roster.lose_silent(now)
+            silent = roster.of(SILENT)
+            for peer in roster.due(now):
+                self._replace(peer, peer in silent)
+        if self._weights is not None:
             self._send_weights()
         return busy
 
-    def _hear(self, peer, now):
-        """Note that a rank has spoken; take it back if it was left out for its silence."""
-        silence, self._heard[peer] = now - self._heard[peer], now
-        if self.heartbeat_s and self._patience[peer] != self.start_timeout_s:
-            self._patience[peer] = max(self._patience[peer], PATIENCE * silence)
-        if peer in self.silent:
-            self.silent.discard(peer)
-            self._replace_at.pop(peer, None)
-            self.alive.add(peer)
-            logger.warning("rank %d speaks again: taken back", peer)
-
-    def _look_after(self, now):
-        """Leave out those that have been silent too long, and replace those that are due."""
-        watched = self.expected | (self.alive if self.heartbeat_s else set())
-        for peer in sorted(watched):
-            if now > self._heard[peer] + self._patience[peer]:
-                said = f"has not spoken in {self._patience[peer]:g} s"
-                said = self._who(peer, said) if peer in self.alive else f"rank {peer} {said}"
-                self._lose(peer, said, silent=True)
-        for peer, due in sorted(self._replace_at.items()):
-            if now > due:
-                del self._replace_at[peer]
-                self._replace(peer)
-
-    def _replace(self, peer):
-        """Start a new process in the place of a rank that is lost."""
-        self.incarnation[peer] = self.incarnation.get(peer, 0) + 1
-        self._tries[peer] = self._tries.get(peer, 0) + 1
-        size, rank = str(self.transport.size), str(peer)
-        variables = dict(zip(PLACE, (rank, size, rank, size), strict=True))
-        variables = {f"OMPI_COMM_WORLD_{name}": value for name, value in variables.items()}
-        variables |= self._about.get(peer, {}).get("variables", {})
-        if peer in self.silent:  # should it wake up, it is told to leave
+    def _replace(self, peer, silent):
+        """Start a new process in the place of a rank; one that is silent may wake up."""
+        member, place = self.roster.members[peer], (peer, self.transport.size) * 2
+        variables = {
+            f"OMPI_COMM_WORLD_{name}": str(value) for name, value in zip(PLACE, place, strict=True)
+        } | member.about.get("variables", {})  # as MPI said to the first, if it came to tell
+        if silent:
             self.transport.send(peer, STOP, encode({}))
-            self.silent.discard(peer)
         self._sent.pop(peer, None)
         try:
-            self.transport.replace(peer, replacement(self.incarnation[peer], variables))
+            self.transport.replace(peer, replacement(member.incarnation, variables))
         except Exception as error:
-            self._lose(peer, f"rank {peer} could not be started again ({error})")
+            self.roster.lose(peer, f"could not be started again ({error})", self._served)
             return
-        self._heard[peer], self._patience[peer] = time.monotonic(), self.start_timeout_s
-        self.expected.add(peer)
         self.transport.listen(peer, SMALL_BYTES)
-        logger.warning("rank %d is started again (try %d)", peer, self._tries[peer])
-
-    def _who(self, peer, what):
-        host = self._about.get(peer, {}).get("host")
-        where = f" on host {host}" if host else ""
-        return f"rank {peer} {what} after {self.env_steps.get(peer, 0)} env steps{where}"
+        self._served = time.monotonic()  # it took a while
 
     def _send_weights(self):
         version, message = self._weights
-        for peer in self.alive:
+        for peer in self.roster.alive:
             sent, pending = self._sent.get(peer, (None, None))
             if sent != version and (pending is None or pending.done()):
                 self._sent[peer] = version, self.transport.send(peer, WEIGHTS, message)
@@ -393,37 +331,33 @@ class LearnerExchange:
         """Whether the message could be dealt with; one that could not is held."""
         peer, tag, data = message
         if tag == HELLO:
-            if peer not in self.alive:
-                self._about[peer] = about = decode(data)
-                self._greet(peer, about["spaces"])
+            if peer not in self.roster.alive:
+                self._greet(peer, decode(data))
             if self._spec is None and not self._stopping:
                 return False  # held until the sizes of further messages are known
             self.transport.release(peer, self._capacity)
             return True
         if tag == UNROLL and not self.take_unroll(peer, self._spec.views(data)):
             return False
-        if tag == UNROLL and self._patience[peer] == self.start_timeout_s:
-            self._patience[peer] = self.heartbeat_s or float("inf")
-            self._learned_since[peer] = self._served
         if tag == EVALUATION:
             version, flat, returns = unpack_weights(data, self._weights_size)
             self.evaluations.append((version, flat.copy(), returns))
         elif tag == ERROR:
-            self._said_bye.add(peer)
+            self.roster.leave(peer)
             if not self._stopping:
                 reason = decode(data)["reason"]
                 raise RunError(f"rank {peer}: {reason} (worker_{peer}.txt has the traceback)")
         elif tag == BYE:
-            self._said_bye.add(peer)
+            self.roster.leave(peer)
         self.transport.release(peer)
         return True
 
-    def _greet(self, peer, spaces):
+    def _greet(self, peer, about):
+        spaces = about["spaces"]
         if self._spaces is None:
             self._spaces = peer, spaces
         first, expected = self._spaces
-        self.expected.discard(peer)
-        self.alive.add(peer)
+        self.roster.greet(peer, about)
         differing = [name for name in expected if spaces.get(name) != expected[name]]
         if differing and not self._stopping:
             raise RunError(
@@ -445,12 +379,13 @@ class LearnerExchange:
         if not self._batches.has_room():
             return False
         self.env_steps_received += steps
-        self.env_steps[peer] = int(unroll["env_steps"])
+        self.roster.deliver(peer, int(unroll["env_steps"]), self._served)
         if problem := non_finite(unroll):
-            self._refuse(peer, problem)
             self.env_steps_dropped += steps
+            who = f"rank {peer}" if self.transport.concurrent else "the actor"
+            self.roster.refuse(who, peer, problem)
             return True
-        self._refused[peer] = 0
+        self.roster.members[peer].refused = 0
         used_at = self._first_version + self._batches.completed
         if (
             self.max_policy_lag is not None
@@ -463,34 +398,3 @@ class LearnerExchange:
         if ended.any():
             self.episodes.append((unroll["episode_return"][ended], unroll["episode_length"][ended]))
         return True
-
-    def _refuse(self, peer, problem):
-        """Warn of an unroll with a NaN or an infinity; too many in a row end the run."""
-        self._refused[peer] = self._refused.get(peer, 0) + 1
-        self.unrolls_refused += 1
-        who = f"rank {peer}" if self.transport.concurrent else "the actor"
-        said = f"{who}, at {self.env_steps[peer]} env steps of its own: {problem}"
-        logger.warning("%s: the unroll is left out", said)
-        if self._refused[peer] == REFUSED_IN_A_ROW:
-            raise RunError(f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row")
-
-    def _lose(self, peer, reason, silent=False):
-        self.expected.discard(peer)
-        self.alive.discard(peer)
-        self._sent.pop(peer, None)
-        if self._stopping or peer in self._said_bye:
-            return
-        now = time.monotonic()
-        if now - self._learned_since.pop(peer, now) > LIVED_S:
-            self._tries[peer] = 0
-        (self.silent.add if silent else self.silent.discard)(peer)
-        tries, again = self._tries.get(peer, 0), ""
-        if tries < self.restarts:
-            # One that is only silent has the same time once more to come back.
-            delay_s = RESTART_S * 2**tries + (self._patience[peer] if silent else 0.0)
-            self._replace_at[peer] = now + delay_s
-            again = f", to be started again in {delay_s:g} s"
-        left = len(self.alive) + len(self.expected)
-        logger.warning("%s: left out%s, actors that remain: %d", reason, again, left)
-        if left + len(self._replace_at) < self.min_actors:
-            raise RunError(f"{reason}; actors that remain: {left}, needed: {self.min_actors}")

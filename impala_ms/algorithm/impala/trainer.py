@@ -262,7 +262,7 @@ class IMPALATrainer(compat.Trainer):
         row |= {
             "wall_time_s": self.job.wall_time_s(),
             "env_frames": recorder.env_steps * self.params["action_repeat"],
-            "ranks_alive": 1 + len(exchange.alive) * exchange.transport.concurrent,
+            "ranks_alive": 1 + len(exchange.roster.alive) * exchange.transport.concurrent,
             "total_env_steps": total,
             "eta_s": eta_s,
             "actors_expected": self.params["actors"] * exchange.transport.concurrent,

@@ -23,6 +23,13 @@ from impala_ms.algorithm.impala.exchange import (
     pack_weights,
     unpack_weights,
 )
+from impala_ms.algorithm.impala.roster import (
+    ALIVE,
+    EXPECTED,
+    LIVED_S,
+    REFUSED_IN_A_ROW,
+    SILENT,
+)
 from impala_ms.comm.local import LocalTransport
 from impala_ms.trajectory import Batches, TrajectorySpec
 
@@ -101,12 +108,17 @@ class Group:
         return True
 
 
+def states(group):
+    """``{rank: state}``."""
+    return {rank: member.state for rank, member in group.learner.roster.members.items()}
+
+
 class TestHello:
     def test_the_first_is_enough_to_begin_with(self):
         group = Group()
         group.actors[2].hello(SPACES)
         assert group.learner.await_hello(1, lambda: False) == SPACES
-        assert (group.learner.alive, group.learner.expected) == ({2}, {1})
+        assert states(group) == {1: EXPECTED, 2: ALIVE}
 
     def test_other_spaces_name_ranks_and_fields(self):
         group = Group()
@@ -153,9 +165,22 @@ class TestHello:
         began = time.monotonic()
         group.learner.await_hello(2, lambda: False)
         assert 0.04 < time.monotonic() - began < 5
-        assert (group.learner.alive, group.learner.expected) == ({2}, set())
+        assert states(group) == {1: SILENT, 2: ALIVE}
         warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
         assert warnings == ["rank 1 has not spoken in 0.05 s: left out, actors that remain: 1"]
+
+    def test_one_that_was_left_out_so_may_still_come(self):
+        group = Group(start_timeout_s=0.05)
+        group.actors[2].hello(SPACES)
+        group.learner.await_hello(2, lambda: False)
+        group.learner.begin(SPEC, group.batches, WEIGHTS_SIZE, 0)
+        group.actors[1].hello(SPACES)
+        group.actors[1].begin(SPEC, 1, WEIGHTS_SIZE)
+        group.publish(4)
+        group.learner.serve()
+        assert states(group)[1] == ALIVE
+        group.actors[1].drain()
+        assert group.actors[1].newest_weights()[0] == 4
 
     def test_silence_of_too_many_ends_the_run(self):
         group = Group(start_timeout_s=0.05, min_actors=2)
@@ -308,7 +333,7 @@ class TestUnrolls:
         assert f"{said}: the unroll is left out" in caplog.text
         assert group.learner.take(0.0) is None
         assert (group.learner.env_steps_received, group.learner.env_steps_dropped) == (6, 6)
-        for _ in range(module.REFUSED_IN_A_ROW - 2):
+        for _ in range(REFUSED_IN_A_ROW - 2):
             group.send_unroll(2, env_steps=600, **{field: values})
             group.learner.serve()
         group.send_unroll(1)  # of another rank: it does not count for this one
@@ -316,17 +341,17 @@ class TestUnrolls:
         group.send_unroll(2, env_steps=600, **{field: values})
         with pytest.raises(RunError) as error:
             group.learner.serve()
-        assert str(error.value) == f"{said}, in {module.REFUSED_IN_A_ROW} unrolls in a row"
+        assert str(error.value) == f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row"
 
     def test_a_good_unroll_in_between_begins_the_count_anew(self):
         group = Group(unrolls=100).begin()
         for _ in range(3):
-            for _ in range(module.REFUSED_IN_A_ROW - 1):
+            for _ in range(REFUSED_IN_A_ROW - 1):
                 group.send_unroll(1, reward=np.nan)
                 group.learner.serve()
             group.send_unroll(1)
             group.learner.serve()
-        assert group.learner.unrolls_refused == 3 * (module.REFUSED_IN_A_ROW - 1)
+        assert group.learner.env_steps_dropped == 3 * (REFUSED_IN_A_ROW - 1) * 6
 
 
 class TestEvaluation:
@@ -378,14 +403,14 @@ class TestSilence:
             group.learner.serve()
             group.batches.give_back(group.learner.take(0.0))
         pass_time(group, clock, 9.5, talking=[1])
-        assert group.learner.alive == {1, 2}
+        assert group.learner.roster.alive == {1, 2}
         pass_time(group, clock, 1.5, talking=[1])
-        assert group.learner.alive == {1}
+        assert group.learner.roster.alive == {1}
         said = "rank 2 has not spoken in 10 s after 60 env steps on host "
         assert said in caplog.text
         group.send_unroll(2, env_steps=66)
         group.learner.serve()
-        assert group.learner.alive == {1, 2}
+        assert group.learner.roster.alive == {1, 2}
         assert "rank 2 speaks again: taken back" in caplog.text
         assert group.learner.take(0.0)["behaviour_version"] == [0]
 
@@ -395,7 +420,7 @@ class TestSilence:
             group.send_unroll(rank)
         group.learner.serve()
         pass_time(group, clock, 100.0, talking=[1, 2])
-        assert group.learner.alive == {1, 2}
+        assert group.learner.roster.alive == {1, 2}
 
     def test_a_message_that_is_held_is_no_silence(self, clock):
         """The learner has no room: it is the learner that does not listen."""
@@ -405,7 +430,7 @@ class TestSilence:
             group.learner.serve()
         group.send_unroll(1)
         pass_time(group, clock, 100.0)
-        assert group.learner.alive == {1}
+        assert group.learner.roster.alive == {1}
 
     def test_the_learner_itself_may_pause(self, clock):
         group = self.begin(actors=1)
@@ -413,26 +438,26 @@ class TestSilence:
         group.learner.serve()
         clock(500.0)  # it was stopped, or compiled
         group.learner.serve()
-        assert group.learner.alive == {1}
+        assert group.learner.roster.alive == {1}
 
     def test_one_that_takes_its_time_is_given_it(self, clock):
         """Its unrolls take longer than heartbeat_s: it comes back once, and is known then."""
         group = self.begin(actors=1, unrolls=9, min_actors=0)
         group.send_unroll(1)
         pass_time(group, clock, 12.0)
-        assert group.learner.alive == set()
+        assert group.learner.roster.alive == set()
         group.send_unroll(1)
         for _ in range(3):
             pass_time(group, clock, 12.0)
-            assert group.learner.alive == {1}
+            assert group.learner.roster.alive == {1}
             group.send_unroll(1)
 
     def test_the_first_unroll_has_the_time_of_the_start(self, clock):
         group = self.begin(actors=1, start_timeout_s=60.0, min_actors=0)
         pass_time(group, clock, 58.0)
-        assert group.learner.alive == {1}
+        assert group.learner.roster.alive == {1}
         pass_time(group, clock, 4.0)
-        assert group.learner.alive == set()
+        assert group.learner.roster.alive == set()
 
 
 class TestRestart:
@@ -460,12 +485,12 @@ class TestRestart:
         assert place["variables"]["OMPI_COMM_WORLD_RANK"] == "2"
         assert place["variables"]["OMPI_COMM_WORLD_SIZE"] == "3"
         assert place["variables"]["OMPI_COMM_WORLD_LOCAL_RANK"] == "2"  # as its HELLO said
-        assert (group.learner.alive, group.learner.expected) == ({1}, {2})
+        assert states(group) == {1: ALIVE, 2: EXPECTED}
         again = ActorExchange(group.actors[2].transport)
         again.hello(SPACES)
         again.begin(SPEC, 2, WEIGHTS_SIZE)
         group.learner.serve()
-        assert group.learner.alive == {1, 2}
+        assert group.learner.roster.alive == {1, 2}
         again.drain()
         assert again.newest_weights()[0] == 3
 
@@ -493,14 +518,14 @@ class TestRestart:
             group.send_unroll(2)
             group.learner.serve()
             group.batches.give_back(group.learner.take(0.0))
-            pass_time(group, clock, module.LIVED_S + 1.0)
+            pass_time(group, clock, LIVED_S + 1.0)
 
     def test_one_that_hangs_is_told_to_leave(self, clock):
         group = self.begin(heartbeat_s=10.0, min_actors=1)
         group.send_unroll(2)
         group.learner.serve()
         pass_time(group, clock, 10.5, talking=[])
-        assert 2 in group.learner.silent
+        assert 2 in group.learner.roster.of(SILENT)
         assert group.learner.transport.replaced == []  # it may come back
         pass_time(group, clock, 12.0, talking=[])
         assert 2 in [rank for rank, _ in group.learner.transport.replaced]
@@ -516,7 +541,7 @@ class TestRestart:
         group.dead(2)
         pass_time(group, clock, 30.0)
         assert caplog.text.count("rank 2 could not be started again (no more processes)") == 2
-        assert group.learner.alive == {1}
+        assert group.learner.roster.alive == {1}
 
     def test_all_of_them_before_the_first_has_spoken(self, clock):
         group = Group(restarts=1)
@@ -552,7 +577,7 @@ class TestEnd:
         group.learner.serve()
         group.dead(2)
         group.learner.serve()
-        assert group.learner.alive == {1}
+        assert group.learner.roster.alive == {1}
         host = socket.gethostname()
         assert (
             f"rank 2 was lost after 600 env steps on host {host}: left out, actors that remain: 1"

@@ -1,0 +1,162 @@
+"""Who takes part: which actors are alive, silent or lost, and when a lost one is started again.
+
+Input: what ``exchange`` hears of each rank. Output: whom to serve, to leave out, to replace.
+Nothing is sent or received here.
+"""
+
+import logging
+from dataclasses import dataclass, field
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 3.0  # times the longest silence so far, if that is more than heartbeat_s
+RESTART_S = 1.0  # until a lost actor is started again; twice as long after each try
+LIVED_S = 30.0  # an actor that lived so long may be started again as often as the first time
+REFUSED_IN_A_ROW = 10  # unrolls of one actor with a NaN or an infinity: that ends the run
+
+# Expected: it has not spoken yet. Silent: left out, but not known to be dead. Left: it said so.
+EXPECTED, ALIVE, SILENT, LOST, LEFT = "expected", "alive", "silent", "lost", "left"
+
+
+class RunError(RuntimeError):
+    """Ends the run; its text is the reason that the user is told."""
+
+
+@dataclass
+class Member:
+    """What is known of one actor rank. Times are those of ``time.monotonic()``."""
+
+    heard: float  # when it spoke last
+    patience_s: float  # for how long it may be silent
+    state: str = EXPECTED
+    about: dict = field(default_factory=dict)  # what its HELLO said
+    env_steps: int = 0  # decisions of the process that it is now
+    incarnation: int = 0  # how many processes were this rank before
+    tries: int = 0  # those in a row that did not live long
+    learned_since: float | None = None  # the first unroll of the process that it is now
+    replace_at: float | None = None  # when a new process is to be started
+    refused: int = 0  # unrolls in a row
+
+
+class Roster:
+    """All actor ranks.
+
+    Args:
+        ranks: Their numbers.
+        now: The time.
+        min_actors: With fewer the run ends.
+        start_timeout_s: An actor that has not sent an unroll by then is left out.
+        heartbeat_s: Afterwards, one that is silent for so long, or ``PATIENCE`` times its longest
+            silence so far; it is taken back when it speaks again. None: it may be for ever.
+        restarts: How often in a row a lost actor is replaced by a new process.
+    """
+
+    def __init__(self, ranks, now, *, min_actors, start_timeout_s, heartbeat_s=None, restarts=0):
+        self.min_actors, self.restarts = min_actors, restarts
+        self.start_timeout_s, self.heartbeat_s = start_timeout_s, heartbeat_s
+        self.members = {rank: Member(now, start_timeout_s) for rank in ranks}
+
+    def of(self, *states):
+        """Ranks in one of these states."""
+        return {rank for rank, member in self.members.items() if member.state in states}
+
+    @property
+    def alive(self):
+        """Ranks that take part."""
+        return self.of(ALIVE)
+
+    def returning(self):
+        """Ranks for which a new process is to be started."""
+        return {rank for rank, member in self.members.items() if member.replace_at is not None}
+
+    def greet(self, rank, about):
+        """It has said HELLO."""
+        member = self.members[rank]
+        member.state, member.about = ALIVE, about
+
+    def hear(self, rank, now):
+        """It has spoken: one that was left out for its silence is taken back."""
+        member = self.members[rank]
+        back = member.state == SILENT
+        if self.heartbeat_s and (back or member.learned_since is not None):
+            member.patience_s = max(member.patience_s, PATIENCE * (now - member.heard))
+        member.heard = now
+        if back:
+            member.state, member.replace_at = ALIVE if member.about else EXPECTED, None
+            logger.warning("rank %d speaks again: taken back", rank)
+
+    def pause(self, seconds):
+        """The learner was busy or stopped for so long: it is not that the others were silent."""
+        for member in self.members.values():
+            member.heard += seconds
+
+    def deliver(self, rank, env_steps, now):
+        """It has sent an unroll, at so many steps of its own."""
+        member = self.members[rank]
+        member.env_steps = env_steps
+        if member.learned_since is None:
+            member.learned_since = now
+            member.patience_s = self.heartbeat_s or float("inf")
+
+    def refuse(self, who, rank, problem):
+        """Warn of an unroll with a NaN or an infinity; too many in a row end the run."""
+        member = self.members[rank]
+        member.refused += 1
+        said = f"{who}, at {member.env_steps} env steps of its own: {problem}"
+        logger.warning("%s: the unroll is left out", said)
+        if member.refused == REFUSED_IN_A_ROW:
+            raise RunError(f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row")
+
+    def leave(self, rank):
+        """It has said that it ends."""
+        self.members[rank].state, self.members[rank].replace_at = LEFT, None
+
+    def lose(self, rank, what, now, silent=False):
+        """Leave a rank out.
+
+        Args:
+            rank: Which.
+            what: What happened, such as ``was lost``.
+            now: The time.
+            silent: It may be alive, and come back.
+
+        Raises:
+            RunError: If too few remain, those that are to come back included.
+        """
+        member = self.members[rank]
+        if member.state == LEFT:
+            return
+        said = f"rank {rank} {what}"
+        if member.about:
+            said += f" after {member.env_steps} env steps on host {member.about['host']}"
+        if member.learned_since is not None and now - member.learned_since > LIVED_S:
+            member.tries = 0
+        member.state, again = SILENT if silent else LOST, ""
+        if member.tries < self.restarts:
+            # One that is only silent has the same time once more to come back.
+            delay_s = RESTART_S * 2**member.tries + (member.patience_s if silent else 0.0)
+            member.replace_at = now + delay_s
+            again = f", to be started again in {delay_s:g} s"
+        left = len(self.of(ALIVE, EXPECTED))
+        logger.warning("%s: left out%s, actors that remain: %d", said, again, left)
+        if left + len(self.returning()) < self.min_actors:
+            raise RunError(f"{said}; actors that remain: {left}, needed: {self.min_actors}")
+
+    def lose_silent(self, now):
+        """Leave out those that have been silent for too long."""
+        for rank in sorted(self.of(EXPECTED, *([ALIVE] if self.heartbeat_s else []))):
+            member = self.members[rank]
+            if now > member.heard + member.patience_s:
+                self.lose(rank, f"has not spoken in {member.patience_s:g} s", now, silent=True)
+
+    def due(self, now):
+        """Ranks for which a new process is to be started now: they are expected from here on."""
+        ranks = [rank for rank in sorted(self.returning()) if now > self.members[rank].replace_at]
+        for rank in ranks:
+            member = self.members[rank]
+            member.replace_at, member.learned_since, member.state = None, None, EXPECTED
+            member.incarnation += 1
+            member.tries += 1
+            member.heard, member.patience_s = now, self.start_timeout_s
+            logger.warning("rank %d is started again (try %d)", rank, member.tries)
+        return ranks
