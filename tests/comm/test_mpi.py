@@ -16,12 +16,21 @@ MPIRUN = Path(sys.executable).parent / "mpirun"
 OPTIONS = ["--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root"]
 
 
-def mpi(name, survivors=(0, 1, 2), exit_code=0):
+# Messages above 1 KiB are sent in pieces, after the receiver has said that it is ready.
+SMALL_LIMITS = {
+    f"OMPI_MCA_btl_{btl}_{limit}": "1024"
+    for btl in ("sm", "tcp")
+    for limit in ("eager_limit", "rndv_eager_limit", "max_send_size")
+}
+
+
+def mpi(name, survivors=(0, 1, 2), exit_code=0, **variables):
     """Run a case of ``mpi_rank``; the ranks that live must have come to its end."""
     command = [MPIRUN, "-n", "3", *OPTIONS, sys.executable, "-m", "tests.comm.mpi_rank", name]
     with tempfile.TemporaryDirectory(prefix="mpi-") as folder:
         # Jobs that start at the same time now and then fail on the files they share in /tmp.
         settings = {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_mpi_yield_when_idle": "1"}
+        settings |= variables
         try:
             done = subprocess.run(
                 command, env=os.environ | settings, capture_output=True, text=True, timeout=60
@@ -43,6 +52,12 @@ class TestMPI(TransportContract):
 
 def test_broadcast_and_gather_in_rank_order():
     mpi("collectives")
+
+
+@pytest.mark.parametrize("btl", ["self,sm", "self,tcp"])
+def test_messages_above_the_limit_of_the_transport_arrive_whole(btl):
+    """In one host's memory and over sockets."""
+    mpi("whole_and_in_order", **SMALL_LIMITS, OMPI_MCA_btl=btl, OMPI_MCA_pml="ob1")
 
 
 def test_a_killed_actor_is_reported_while_traffic_goes_on():

@@ -34,6 +34,7 @@ class Member:
     incarnation: int = 0  # how many processes were this rank before
     tries: int = 0  # those in a row that did not live long
     learned_since: float | None = None  # the first unroll of the process that it is now
+    lost_at: float = 0.0
     replace_at: float | None = None  # when a new process is to be started
     refused: int = 0  # unrolls in a row
 
@@ -97,6 +98,9 @@ class Roster:
         if member.learned_since is None:
             member.learned_since = now
             member.patience_s = self.heartbeat_s or float("inf")
+            if member.incarnation:
+                after_s = now - member.lost_at
+                logger.info("rank %d takes part again, %.1f s after it was lost", rank, after_s)
 
     def refuse(self, who, rank, problem):
         """Warn of an unroll with a NaN or an infinity; too many in a row end the run."""
@@ -131,7 +135,7 @@ class Roster:
             said += f" after {member.env_steps} env steps on host {member.about['host']}"
         if member.learned_since is not None and now - member.learned_since > LIVED_S:
             member.tries = 0
-        member.state, again = SILENT if silent else LOST, ""
+        member.state, member.lost_at, again = SILENT if silent else LOST, now, ""
         if member.tries < self.restarts:
             # One that is only silent has the same time once more to come back.
             delay_s = RESTART_S * 2**member.tries + (member.patience_s if silent else 0.0)
