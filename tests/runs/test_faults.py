@@ -238,12 +238,18 @@ class TestOneRank:
             r"failed: rank 2, at \d+ env steps of its own: reward is nan at step \d of an unroll,"
         )
         assert re.fullmatch(f"{said} environment [0-3], in 10 unrolls in a row", run.lines[-1])
-        assert run.log(0).count(": the unroll is left out") == 10
+        assert run.log(0).count(": the unroll is left out") == 9
         assert run.json("status.json")["env_steps_dropped"] >= 10 * 4 * 9
         assert run.checkpoints()
         parameters, _ = checkpoint.load(run.json("status.json")["checkpoint"])
         weights = [v for k, v in parameters.items() if k.endswith("policy_head.weight")]
         assert (weights[0] == weights[0]).all()
+
+    def test_a_reward_is_not_a_number_when_synchronous(self, start):
+        run = self.fail(
+            start, "--set", "collect_env.kwargs={rank: 2, nan_at_step: 50}", *SYNCHRONOUS
+        )
+        assert_failed(run, 0, "reward is nan at step ")
 
     def test_another_environment(self, start):
         run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, actions: 3}")

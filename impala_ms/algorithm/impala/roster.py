@@ -50,10 +50,21 @@ class Roster:
         heartbeat_s: Afterwards, one that is silent for so long, or ``PATIENCE`` times its longest
             silence so far; it is taken back when it speaks again. None: it may be for ever.
         restarts: How often in a row a lost actor is replaced by a new process.
+        refusals: So many unrolls of one actor in a row with a NaN or an infinity end the run.
     """
 
-    def __init__(self, ranks, now, *, min_actors, start_timeout_s, heartbeat_s=None, restarts=0):
-        self.min_actors, self.restarts = min_actors, restarts
+    def __init__(
+        self,
+        ranks,
+        now,
+        *,
+        min_actors,
+        start_timeout_s,
+        heartbeat_s=None,
+        restarts=0,
+        refusals=REFUSED_IN_A_ROW,
+    ):
+        self.min_actors, self.restarts, self.refusals = min_actors, restarts, refusals
         self.start_timeout_s, self.heartbeat_s = start_timeout_s, heartbeat_s
         self.members = {rank: Member(now, start_timeout_s) for rank in ranks}
 
@@ -107,9 +118,10 @@ class Roster:
         member = self.members[rank]
         member.refused += 1
         said = f"{who}, at {member.env_steps} env steps of its own: {problem}"
+        if member.refused == self.refusals:
+            row = f", in {self.refusals} unrolls in a row" if self.refusals > 1 else ""
+            raise RunError(f"{said}{row}")
         logger.warning("%s: the unroll is left out", said)
-        if member.refused == REFUSED_IN_A_ROW:
-            raise RunError(f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row")
 
     def leave(self, rank):
         """It has said that it ends."""
@@ -159,6 +171,7 @@ class Roster:
         for rank in ranks:
             member = self.members[rank]
             member.replace_at, member.learned_since, member.state = None, None, EXPECTED
+            member.env_steps = 0
             member.incarnation += 1
             member.tries += 1
             member.heard, member.patience_s = now, self.start_timeout_s

@@ -15,6 +15,7 @@ import numpy as np
 from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
+from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
 from impala_ms.config import adopt, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
@@ -118,6 +119,7 @@ class IMPALASession(compat.Session):
                 start_timeout_s=self.params["start_timeout_s"],
                 heartbeat_s=None if every_actor else self.params["heartbeat_s"],
                 restarts=0 if every_actor else self.params["restart_actors"] * RESTARTS,
+                refusals=1 if every_actor else REFUSED_IN_A_ROW,  # a round needs all its unrolls
             )
         if run.actor_end is not None:
             heartbeat_s = None if self.params["synchronous"] else self.params["heartbeat_s"]

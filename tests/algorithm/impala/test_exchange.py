@@ -343,6 +343,13 @@ class TestUnrolls:
             group.learner.serve()
         assert str(error.value) == f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row"
 
+    def test_when_synchronous_the_first_ends_the_run(self):
+        """Its round could not be completed."""
+        group = Group(refusals=1).begin()
+        group.send_unroll(2, env_steps=600, reward=np.nan)
+        with pytest.raises(RunError, match=r"rank 2, at 600 .* environment 0$"):
+            group.learner.serve()
+
     def test_a_good_unroll_in_between_begins_the_count_anew(self):
         group = Group(unrolls=100).begin()
         for _ in range(3):
