@@ -1,5 +1,6 @@
 """Evaluation during training, and ``evaluate.py`` afterwards."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -98,3 +99,42 @@ class TestEvaluate:
         done = evaluate(copy, "--checkpoint", "best")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert "best.ckpt" in done.stderr
+
+    def with_environment(self, copy, tmp_path, id, kwargs):
+        """The run, to be evaluated in another environment."""
+        folder = shutil.copytree(copy, tmp_path / "other")
+        config = json.loads((folder / "config.json").read_text())
+        config["eval_env_params"] |= {"id": id, "kwargs": kwargs}
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    @pytest.mark.parametrize(
+        ("kwargs", "says"),
+        [
+            ({"exits_at_step": 5}, "failed: it called sys.exit(0) in step 5 of its episode"),
+            ({"fails_at_step": 5}, "failed: ValueError: the wheel came off at step 5 in step 5"),
+        ],
+    )
+    def test_an_environment_that_fails_or_leaves(self, copy, tmp_path, kwargs, says):
+        id = "tests.runs.plugins:Troubled-v0"
+        done = evaluate(self.with_environment(copy, tmp_path, id, kwargs | {"rank": 0}))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.splitlines()[-1].startswith(says)
+
+    def test_settings_that_are_damaged(self, copy, tmp_path):
+        folder = self.with_environment(copy, tmp_path, "CartPole-v1", 5)
+        done = evaluate(folder)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert f"eval_env.kwargs = 5 ({folder}/config.json): must be dict" in done.stderr
+
+    def test_one_episode_has_no_error(self, copy):
+        done = evaluate(copy, "--episodes", 1)
+        assert re.match(r"return \d+\.\d\d \(of 1 sampled episode\) of ", done.stdout)
+
+    @pytest.mark.parametrize(("output", "code"), [(">/dev/full", 1), (">&-", 0)])
+    def test_output_that_nobody_takes(self, copy, output, code):
+        program = ROOT / "example" / "impala" / "evaluate.py"
+        command = f"{sys.executable} {program} {copy} --episodes 1 {output}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
