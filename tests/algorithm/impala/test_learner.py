@@ -4,9 +4,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from impala_ms import checkpoint
 from impala_ms.algorithm.impala import config
 from impala_ms.algorithm.impala.learner import INPUTS, STATISTICS, IMPALALearner
 from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.metrics.recorder import Recorder
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.distributions import Categorical
 from tests.compiled import compiled, one_by_one
@@ -352,6 +354,41 @@ class TestWeights:
         assert got == wanted
         assert_same_parameters(resumed.named_parameters(), learner.named_parameters())
         assert any(name.startswith("moment2.") for name in saved)
+
+    @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+    def test_50_steps_a_checkpoint_and_50_more_are_100_bit_for_bit(self, tmp_path, optimizer):
+        """Weights, optimiser, counters, the falling learning rate, through the file itself."""
+        changes = {"optimizer": optimizer, "lr": 0.01, "max_grad_norm": 40.0}
+        batches = [random_batch(2, 3, seed) for seed in range(100)]
+
+        def learn(learner, recorder, batches):
+            for batch in batches:
+                statistics = learner.learn(batch, recorder.env_steps)
+                steps = int((~batch["first"][:, 1:]).sum())
+                recorder.add_update(statistics, np.zeros(2), np.zeros(2), steps)
+
+        def make():
+            return IMPALALearner(linear_net((D,), A), BASE | changes, 3000)  # of about 2400 steps
+
+        whole, totals = make(), Recorder(0.0)
+        whole.weights.write(random_weights())
+        learn(whole, totals, batches[:50])
+        state = {"totals": totals.totals()}
+        before = whole.weights.read()
+        path = checkpoint.save(tmp_path, "update_50.ckpt", whole.named_parameters(), state)
+        learn(whole, totals, batches[50:])
+
+        resumed = make()
+        found, saved, state = checkpoint.latest(tmp_path)
+        assert found == path
+        checkpoint.restore(resumed.parameters_dict(), saved, path)
+        resumed.warm_up(batches[0])
+        again = Recorder(0.0, state["totals"])
+        learn(resumed, again, batches[50:])
+        assert again.totals() == totals.totals()
+        assert again.totals()["updates"] == 100
+        assert not np.array_equal(whole.weights.read(), before)
+        assert_same_parameters(resumed.named_parameters(), whole.named_parameters())
 
     def test_named_weights_are_those_of_the_flat_array(self, learner):
         flat = np.arange(learner.weights.size, dtype=np.float32)
