@@ -32,10 +32,11 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "example" / "impala"
 
 USAGE = """\
-Usage: bash start_standalone.sh SCRIPT N [options]
+Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]
 
-  SCRIPT  the training script, looked up as given, then in example/impala
-  N       number of processes: 1 learner (rank 0) and N - 1 actors; 1 = all in one, without MPI
+  SCRIPT           the training script, looked up as given, then in example/impala
+  N                number of processes: 1 learner (rank 0) and N - 1 actors; 1 = all in one, no MPI
+  --hostfile FILE  hosts for the processes, a line each: NAME slots=COUNT; this one first
 
 Ctrl-C stops the run with a last checkpoint, a second Ctrl-C at once.
 """
@@ -52,6 +53,8 @@ TAIL_LINES = 20
 
 # What a job that this one was started from, such as an MPI program or Slurm's srun, says of
 # itself: these ranks are another job.
+# What the ranks on other hosts are told.
+FORWARDED = ("IMPALA_MS_RUN_DIR", "IMPALA_MS_STARTED", "PYTHONPATH")
 INHERITED = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_")
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -86,8 +89,9 @@ def main(argv: Sequence[str]) -> int:
         here = current_folder()
         script = find_script(argv[0])
         ranks = parse_ranks(argv[1:2])
-        settings = config.load(_algorithm(argv[0]), list(argv[2:]), ranks)
-        command = rank_command(script, ranks)
+        hostfile, options = take_hostfile(argv[2:])
+        settings = config.load(_algorithm(argv[0]), options, ranks)
+        command = rank_command(script, ranks, hostfile)
         run_dir = config.prepare_run_dir(
             settings, started=datetime.fromtimestamp(float(started)).astimezone()
         )
@@ -97,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     problems = link_logs(run_dir, here, ranks)
-    job = Job(command, ranks, run_dir, started, display)
+    job = Job(command, ranks, run_dir, started, display, all_here=hostfile is None)
     for problem in problems:
         job.show(problem)
     returncode = job.supervise()
@@ -161,6 +165,28 @@ def parse_ranks(given: Sequence[str]) -> int:
     )
 
 
+def take_hostfile(options: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file of ``--hostfile``, absolute, or None; and the other options.
+
+    Raises:
+        config.ConfigError: If there is no such file.
+    """
+    words, files = list(options), []
+    while given := [word for word in words if word.partition("=")[0] == "--hostfile"]:
+        at = words.index(given[0])
+        _, equals, name = words.pop(at).partition("=")
+        files.append(name if equals else words.pop(at) if at < len(words) else "")
+    if not files:
+        return None, words
+    file = Path(files[-1]).absolute()
+    if not file.is_file():
+        raise config.ConfigError(
+            f"--hostfile {files[-1]}: there is no such file; it holds a line for each host, such "
+            "as: node1 slots=4"
+        )
+    return file, words
+
+
 def _algorithm(script: str) -> str:
     """The algorithm of a script is the one its folder is named after."""
     try:
@@ -171,8 +197,13 @@ def _algorithm(script: str) -> str:
     return name if name and here.is_file() else "impala"
 
 
-def rank_command(script: Path, ranks: int) -> list[str]:
+def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list[str]:
     """The command that starts all ranks; without MPI if there is only one.
+
+    Args:
+        script: What each runs.
+        ranks: How many there are.
+        hostfile: Where, as mpirun reads it; None: all on this host.
 
     Raises:
         config.ConfigError: If there is no mpirun.
@@ -189,6 +220,10 @@ def rank_command(script: Path, ranks: int) -> list[str]:
     options = ["-n", str(ranks), "--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none"]
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
+    if hostfile is not None:
+        options += ["--hostfile", str(hostfile)]
+        for name in FORWARDED:
+            options += ["-x", name]
     return [str(mpirun), *options, *command]
 
 
@@ -254,6 +289,7 @@ class Job:
         run_dir: Path,
         started: str,
         display: progress.Display,
+        all_here: bool = True,
     ) -> None:
         """Start the command.
 
@@ -263,6 +299,7 @@ class Job:
             run_dir: The run folder, absolute.
             started: When the user gave the command, in seconds since the epoch.
             display: Where everything that the ranks print is shown.
+            all_here: Whether every rank runs on this host.
         """
         self.stopped_by: int | None = None  # the first signal that asked for an end
         self._stopped_at = 0.0
@@ -273,6 +310,7 @@ class Job:
         self.said = ""  # the last line in which a rank told of a failure
         self._showing_since: float | None = None
         self._ranks = ranks
+        self._all_here = all_here
         self._pids: dict[int, int] = {}  # by rank, of those that were seen
         self._seen_at = 0.0  # the first of them
         self._connected = False
@@ -410,6 +448,7 @@ class Job:
                     self._pids[int(ranked)] = pid
                     self._seen_at = self._seen_at or now
         late = now > (self._seen_at + TOGETHER_S if self._pids else self._started_at + START_S)
+        late &= self._all_here  # those on other hosts are never seen
         for rank in range(1 if self._connected else self._ranks):
             seen = self._pids.get(rank)
             if late if seen is None else not Path(f"/proc/{seen}").exists():
@@ -551,7 +590,9 @@ def _resume(argv: Sequence[str], run_dir: Path, possible: bool) -> list[str]:
     if not possible:
         return []
     start = os.environ.get("IMPALA_MS_COMMAND", "start_standalone.sh")
-    command = shlex.join(["bash", start, *argv[:2], "--resume", shown(run_dir)])
+    hostfile, _ = take_hostfile(argv[2:])
+    hosts = [] if hostfile is None else ["--hostfile", shown(hostfile)]
+    command = shlex.join(["bash", start, *argv[:2], *hosts, "--resume", shown(run_dir)])
     return [f"  go on with  {command}"]
 
 

@@ -1,5 +1,6 @@
 """The launcher with small scripts in the place of the ranks: no MindSpore, and little MPI."""
 
+import itertools
 import json
 import os
 import signal
@@ -503,13 +504,13 @@ class TestCommandLine:
     def test_nothing_given(self):
         done = self.run()
         assert done.returncode == 2
-        assert "Usage: bash start_standalone.sh SCRIPT N [options]" in done.stderr
+        assert "Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]" in done.stderr
 
     @pytest.mark.parametrize("argv", [["--help"], ["train.py", "--help"], ["train.py", "2", "-h"]])
     def test_help_lists_usage_and_options(self, argv):
         done = self.run(*argv)
         assert done.returncode == 0
-        assert "Usage: bash start_standalone.sh SCRIPT N [options]" in done.stdout
+        assert "Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]" in done.stdout
         assert "--total_env_steps" in done.stdout
 
     def test_a_script_here_comes_before_one_of_the_examples(self, tmp_path, monkeypatch):
@@ -555,6 +556,29 @@ class TestCommandLine:
         command = launch.rank_command(Path("script.py"), 4)
         assert ("--allow-run-as-root" in command) == allowed
         assert command[command.index("-n") + 1] == "4"
+        assert command[-2:] == [sys.executable, "script.py"]
+
+
+class TestHostfile:
+    def test_is_taken_out_of_the_options(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "hosts").write_text("node1 slots=4\n")
+        hosts = tmp_path / "hosts"
+        for given in (["--hostfile", "hosts"], ["--hostfile=hosts"], [f"--hostfile={hosts}"]):
+            found = launch.take_hostfile(["--seed", "3", *given, "--lr=1"])
+            assert found == (hosts, ["--seed", "3", "--lr=1"])
+        assert launch.take_hostfile(["--seed", "3"]) == (None, ["--seed", "3"])
+
+    @pytest.mark.parametrize("given", [["--hostfile"], ["--hostfile", "no"], ["--hostfile="]])
+    def test_that_is_not_there(self, given):
+        with pytest.raises(ConfigError, match="there is no such file; it holds a line for each"):
+            launch.take_hostfile(given)
+
+    def test_reaches_mpirun_and_what_the_ranks_need_goes_along(self, tmp_path):
+        command = launch.rank_command(Path("script.py"), 4, tmp_path / "hosts")
+        assert command[command.index("--hostfile") + 1] == str(tmp_path / "hosts")
+        sent = [word for before, word in itertools.pairwise(command) if before == "-x"]
+        assert sent == ["IMPALA_MS_RUN_DIR", "IMPALA_MS_STARTED", "PYTHONPATH"]
         assert command[-2:] == [sys.executable, "script.py"]
 
 

@@ -202,6 +202,8 @@ def test_training_commands_are_accepted(tmp_path, monkeypatch, name):
     for ranks, options in found:
         if "--help" in options:
             continue
+        if options[:1] == ["--hostfile"]:
+            options = options[2:]
         settings = config.load("impala", options, ranks)  # raises on what it does not know
         assert settings.actors == max(1, ranks - 1)
         config.resolve(settings.algorithm_config["policy_and_network"]["type"])

@@ -1,0 +1,107 @@
+"""Ranks on two hosts: network namespaces with host names of their own, on this machine."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.runs.run import FOR_EVER, LAUNCHER
+
+PREFIX = f"impala{os.getpid() % 10000}"
+HERE, THERE = f"{PREFIX}a", f"{PREFIX}b"
+NETWORK = "10.213.77"
+
+# What mpirun starts daemons on other hosts with, as it would `ssh HOST COMMAND`.
+AGENT = f"""\
+#!/bin/sh
+shift
+exec ip netns exec {THERE} unshare --uts sh -c 'hostname {THERE}; exec sh -c "$*"' sh "$@"
+"""
+
+
+def ip(*words):
+    return subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20)
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    """What starts a command on the first host; the second is reached by ``AGENT``."""
+    if os.geteuid() or not shutil.which("ip") or ip("netns", "add", HERE).returncode:
+        pytest.skip("network namespaces need root and iproute2")
+    try:
+        ip("netns", "add", THERE)
+        ip("link", "add", HERE, "type", "veth", "peer", "name", THERE)
+        for number, name in ((1, HERE), (2, THERE)):
+            ip("link", "set", name, "netns", name)
+            ip("-n", name, "addr", "add", f"{NETWORK}.{number}/24", "dev", name)
+            for device in ("lo", name):
+                done = ip("-n", name, "link", "set", device, "up")
+                assert done.returncode == 0, done.stderr
+        folder = tmp_path_factory.mktemp("hosts")
+        agent = folder / "agent.sh"
+        agent.write_text(AGENT)
+        agent.chmod(0o755)
+        hostfile = folder / "hostfile"
+        hostfile.write_text(f"{NETWORK}.1 slots=2\n{NETWORK}.2 slots=1\n")
+        yield hostfile, agent
+    finally:
+        for name in (HERE, THERE):
+            ip("netns", "del", name)
+
+
+@pytest.fixture
+def start_on_both(start, hosts):
+    hostfile, agent = hosts
+    shell = f'hostname {HERE}; exec "$@"'
+    here = ["ip", "netns", "exec", HERE, "unshare", "--uts", "sh", "-c", shell, "sh"]
+
+    def begin(*options):
+        return start(
+            *[3, "--hostfile", hostfile, *options],
+            command=[*here, *LAUNCHER],  # each becomes the next
+            PRTE_MCA_plm_ssh_agent=str(agent),
+            OMPI_MCA_btl="self,tcp",
+            OMPI_MCA_btl_tcp_if_include=f"{NETWORK}.0/24",
+        )
+
+    return begin
+
+
+def ranks_there(run):
+    """The ranks that run on the second host."""
+    pids = set(map(int, ip("netns", "pids", THERE).stdout.split()))
+    return {rank for rank, pid in run.ranks().items() if pid in pids}
+
+
+@pytest.mark.mpi
+class TestTwoHosts:
+    def test_training_ends_and_resumes_with_the_hostfile(self, start_on_both):
+        run = start_on_both(*FOR_EVER)
+        run.until_training()
+        assert ranks_there(run) == {2}
+        assert run.rows()[-1]["ranks_alive"] == 3
+        assert run.stop()[0] == 130
+        assert "--hostfile" in run.line("go on with")
+        assert ip("netns", "pids", THERE).stdout == ""
+
+    def test_a_host_that_is_cut_off(self, start_on_both):
+        """Its actor is reported, and replaced; when it is back, the old one leaves."""
+        run = start_on_both(*FOR_EVER, "--heartbeat_s", "2")
+        run.until_training()
+        run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
+        ip("-n", THERE, "link", "set", THERE, "down")
+        run.until(lambda: f"env steps on host {THERE}: left out" in run.log(0))
+        run.until(lambda: re.search("rank 2 takes part again", run.log(0)))
+        ip("-n", THERE, "link", "set", THERE, "up")
+        run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
+        run.until(lambda: "told to stop" in run.log(2))
+        assert run.stop()[0] == 130
+
+
+def test_a_hostfile_that_is_not_there(start):
+    run = start(2, "--hostfile", "nowhere")
+    assert run.wait() == 2
+    assert len(run.lines) == 1
+    assert run.lines[0].startswith("--hostfile nowhere: there is no such file")
