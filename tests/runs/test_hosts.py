@@ -1,12 +1,16 @@
 """Ranks on two hosts: network namespaces with host names of their own, on this machine."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
+from impala_ms import doctor as impala_doctor
+from tests.conftest import ROOT
 from tests.runs.run import FOR_EVER, LAUNCHER
 
 PREFIX = f"impala{os.getpid() % 10000}"
@@ -98,6 +102,53 @@ class TestTwoHosts:
         run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
         run.until(lambda: "told to stop" in run.log(2))
         assert run.stop()[0] == 130
+
+
+def doctor(hosts, folder, *options):
+    """What it says of the two hosts, from the first of them."""
+    hostfile, agent = hosts
+    shell = f'hostname {HERE}; exec "$@"'
+    here = ["ip", "netns", "exec", HERE, "unshare", "--uts", "sh", "-c", shell, "sh"]
+    command = [*here, sys.executable, "-m", "impala_ms", "doctor", "--hostfile", hostfile, *options]
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env=os.environ | {"PRTE_MCA_plm_ssh_agent": str(agent), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.mpi
+class TestDoctor:
+    def test_two_hosts_that_agree(self, hosts, tmp_path):
+        done = doctor(hosts, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = dict(re.findall(r"^ok  (.+?)  +(.+)$", done.stdout, re.M))
+        assert found[f"host {HERE}"] == found[f"host {THERE}"] == "as here"
+        assert found["hosts"] == "2 of 2 in hostfile answered"
+
+    def test_one_with_other_code_that_does_not_see_the_folder(self, hosts, tmp_path, monkeypatch):
+        own = impala_doctor.about_host(str(tmp_path))
+        other = own | {"host": "far", "sees": False, "code": "0123", "numpy": "1.0"}
+        said = "\n".join(map(json.dumps, [own | {"sees": True}, other]))
+        done = subprocess.CompletedProcess([], 0, said, "")
+        monkeypatch.setattr(impala_doctor, "probe", lambda *_: done)
+        monkeypatch.chdir(tmp_path)
+        here, far, number = impala_doctor.hosts(hosts[0])
+        assert (here.state, far.state, number.state) == ("ok", "BAD", "ok")
+        assert f"numpy 1.0, here {own['numpy']}; code 0123, here {own['code']}" in far.what
+        assert f"does not see {tmp_path}" in far.what
+
+    def test_one_that_is_not_reached(self, hosts, tmp_path):
+        hostfile, _ = hosts
+        nobody = tmp_path / "agent.sh"
+        nobody.write_text("#!/bin/sh\necho no route to host >&2; exit 255\n")
+        nobody.chmod(0o755)
+        done = doctor((hostfile, nobody), tmp_path)
+        assert done.returncode == 1
+        assert "ssh HOST" in done.stdout
 
 
 def test_a_hostfile_that_is_not_there(start):
