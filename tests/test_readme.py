@@ -228,7 +228,12 @@ def test_scripts_of_other_commands_exist(readme):
 
 def test_options_in_the_text_exist():
     known = set(re.findall(r"--\w+", config.help_text("impala")))
-    scripts = ("example/impala/evaluate.py", "tests/benchmarks/runs.py", "impala_ms/__main__.py")
+    scripts = (
+        "example/impala/evaluate.py",
+        "tests/benchmarks/runs.py",
+        "impala_ms/__main__.py",
+        "impala_ms/launch.py",
+    )
     others = "".join(read(ROOT / script) for script in scripts)
     for readme in (ENGLISH, CHINESE):
         mentioned = set(re.findall(r"(?<![\w-])--[a-z]\w+", prose(readme)))
