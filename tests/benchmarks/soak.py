@@ -37,9 +37,9 @@ def main():
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     sys.stdout.write(f"{folder}\n")
     options = [*FOR_EVER, "--log_interval_s", "1", *arguments.options]
-    quiet = Run(folder, arguments.ranks, *options, name="quiet")
+    quiet = Run(folder, arguments.ranks, *options, name="quiet", PYTHONPATH=str(ROOT))
     finish(quiet, arguments.quiet_seconds, [])
-    soak = Run(folder, arguments.ranks, *options, name="soak")
+    soak = Run(folder, arguments.ranks, *options, name="soak", PYTHONPATH=str(ROOT))
     kills = finish(soak, arguments.seconds, victims(arguments))
     report(quiet, soak, kills, arguments)
 
