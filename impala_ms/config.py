@@ -153,7 +153,7 @@ def of_run(folder: Path) -> Config:
         raise ConfigError(f"{folder} is no run folder: it holds no config.json")
     config = Config.read(file)
     draft = _Draft(config.algorithm)
-    draft.put_all(_dicts(config.to_json()), str(file))
+    draft.put_config(config, file)
     return draft.finish(None, None)
 
 
@@ -361,6 +361,10 @@ class _Draft:
                 near = _nearest(name, [*SECTIONS, "algorithm_config"])
                 self.problems.append(f"unknown section {name} ({origin}): {near}")
 
+    def put_config(self, config: Config, file: Path) -> None:
+        """Take the configuration that a run wrote into a file."""
+        self.put_all(_dicts(config.to_json()), str(file))
+
     def _entries(self, name: str, entries: Any, origin: str) -> Iterable[tuple[str, Any]]:
         if isinstance(entries, Mapping):
             return [(str(key), value) for key, value in entries.items()]
@@ -427,7 +431,7 @@ class _Draft:
             try:
                 run = Config.read(file)
                 self.epoch = run.epoch + 1
-                self.put_all(_dicts(run.to_json()), str(file))
+                self.put_config(run, file)
             except ConfigError as error:
                 self.problems.append(f"--resume: {error}")
         self.put("trainer.run_dir", str(folder), "--resume")
@@ -730,10 +734,7 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
                 log.warning("run_dir %s is not empty: %s", folder, ", ".join(names))
         _lock(folder, started)
         for name, content in (("config", config.to_json()), ("meta", _meta(started))):
-            file = folder / f"{name}{_NEXT}"
-            beside = file.with_suffix(".tmp")
-            beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            beside.replace(file)
+            write_json(folder / f"{name}{_NEXT}", content)
         if config.resume is None:
             adopt(folder)
         (folder / "status.json").unlink(missing_ok=True)
@@ -774,6 +775,13 @@ def holds_a_run(folder: Path) -> bool:
         if rows or (header and not end):
             return True
     return any((folder / "checkpoints").glob("*"))
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write beside the file, then rename: it is there whole or not at all."""
+    beside = file.with_suffix(".tmp")
+    beside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    beside.replace(file)
 
 
 def adopt(folder: Path) -> None:

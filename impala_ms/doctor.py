@@ -8,7 +8,6 @@ ranks would be.
 from __future__ import annotations
 
 import csv
-import functools
 import hashlib
 import json
 import os
@@ -62,9 +61,9 @@ def main(as_json: bool = False, quick: bool = False, hostfile: Path | None = Non
         The exit code: 1 if something is ``BAD``.
     """
     findings = []
-    checks = CHECKS[:QUICK] if quick else CHECKS
-    for check in checks if hostfile is None else [functools.partial(hosts, hostfile)]:
-        for finding in guarded(check):
+    checks: list[tuple[Any, ...]] = [(check,) for check in (CHECKS[:QUICK] if quick else CHECKS)]
+    for check in checks if hostfile is None else [(hosts, hostfile)]:
+        for finding in guarded(*check):
             findings.append(finding)
             if not as_json:
                 sys.stdout.write(line(finding) + "\n")
@@ -83,12 +82,12 @@ def line(finding: Finding) -> str:
     return f"{text}\n{'':6}{finding.do}" if finding.do else text
 
 
-def guarded(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def guarded(check: Callable[..., Iterator[Finding]], *arguments: Any) -> Iterator[Finding]:
     """The findings of a check; one that fails itself is a finding too."""
     try:
-        yield from check()
+        yield from check(*arguments)
     except Exception as error:
-        name = getattr(check, "__name__", "hosts").replace("_", " ")
+        name = check.__name__.replace("_", " ")
         yield Finding(name, BAD, f"could not be checked: {type(error).__name__}: {error}")
 
 

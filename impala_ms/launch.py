@@ -101,7 +101,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     problems = link_logs(run_dir, here, ranks)
-    job = Job(command, ranks, run_dir, started, display, all_here=hostfile is None)
+    job = Job(command, ranks, run_dir, started, display, hostfile)
     for problem in problems:
         job.show(problem)
     returncode = job.supervise()
@@ -132,7 +132,7 @@ def say_first(display: progress.Display, text: str) -> None:
     try:
         display.line(text)
     except OSError as error:
-        _ignore_output()
+        progress.ignore_output()
         raise config.ConfigError(
             f"what is printed cannot be written ({error.strerror}): nothing was started"
         ) from error
@@ -274,11 +274,6 @@ def mpi_environment(scratch: str) -> dict[str, str]:
     return MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": scratch, "HOME": home} | kept
 
 
-def _ignore_output() -> None:
-    """Have Python not trip at exit over output that nobody takes."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 class Job:
     """The processes of one run, from the first to be started to the last to be gone."""
 
@@ -289,7 +284,7 @@ class Job:
         run_dir: Path,
         started: str,
         display: progress.Display,
-        all_here: bool = True,
+        hostfile: Path | None = None,
     ) -> None:
         """Start the command.
 
@@ -299,7 +294,7 @@ class Job:
             run_dir: The run folder, absolute.
             started: When the user gave the command, in seconds since the epoch.
             display: Where everything that the ranks print is shown.
-            all_here: Whether every rank runs on this host.
+            hostfile: The hosts of the ranks; None: this one.
         """
         self.stopped_by: int | None = None  # the first signal that asked for an end
         self._stopped_at = 0.0
@@ -310,7 +305,7 @@ class Job:
         self.said = ""  # the last line in which a rank told of a failure
         self._showing_since: float | None = None
         self._ranks = ranks
-        self._all_here = all_here
+        self.hostfile = hostfile
         self._pids: dict[int, int] = {}  # by rank, of those that were seen
         self._seen_at = 0.0  # the first of them
         self._connected = False
@@ -371,7 +366,7 @@ class Job:
 
     def show(self, text: str) -> None:
         """Show lines or, where one is marked as such, progress."""
-        self._connected |= text == progress.CONNECTED.rstrip()
+        self._connected |= text == progress.CONNECTED
         self.said = text if text.startswith("failed: ") else self.said
         if self._display is None:
             return
@@ -384,7 +379,7 @@ class Job:
             # nobody is there to see the run go on; Python must not trip over its own output at
             # exit either.
             self._display = self._showing_since = None
-            _ignore_output()
+            progress.ignore_output()
             self._stop(signal.SIGHUP)
 
     def _interrupt(self, number: int, _: object) -> None:
@@ -448,7 +443,7 @@ class Job:
                     self._pids[int(ranked)] = pid
                     self._seen_at = self._seen_at or now
         late = now > (self._seen_at + TOGETHER_S if self._pids else self._started_at + START_S)
-        late &= self._all_here  # those on other hosts are never seen
+        late &= self.hostfile is None  # those on other hosts are never seen
         for rank in range(1 if self._connected else self._ranks):
             seen = self._pids.get(rank)
             if late if seen is None else not Path(f"/proc/{seen}").exists():
@@ -519,7 +514,7 @@ def conclusion(
             return 128 + stopped_by, [
                 *_places(run_dir, argv[1], None),
                 "stopped without a final checkpoint",
-                *_resume(argv, run_dir, any((run_dir / "checkpoints").glob("*"))),
+                *_resume(argv, job.hostfile, run_dir, any((run_dir / "checkpoints").glob("*"))),
             ]
         code = 128 - returncode if returncode < 0 else returncode or 1
         return code, _without_status(run_dir, returncode, job, int(argv[1]))
@@ -534,7 +529,12 @@ def conclusion(
     if status["state"] == "stopped":
         code = int(status.get("exit_code") or 0) if stopped_by is None else 128 + stopped_by
         nothing = [] if saved else ["  no checkpoint: it was stopped before the first update"]
-        return code, [f"stopped: {reached}", *places, *nothing, *_resume(argv, run_dir, saved)]
+        return code, [
+            f"stopped: {reached}",
+            *places,
+            *nothing,
+            *_resume(argv, job.hostfile, run_dir, saved),
+        ]
     return int(status.get("exit_code") or 1), [*places, f"failed: {status.get('message')}"]
 
 
@@ -586,11 +586,10 @@ def _evaluate(run_dir: Path, possible: bool) -> list[str]:
     return [f"  evaluate    {command}"] * (possible and program.exists())
 
 
-def _resume(argv: Sequence[str], run_dir: Path, possible: bool) -> list[str]:
+def _resume(argv: Sequence[str], hostfile: Path | None, run_dir: Path, possible: bool) -> list[str]:
     if not possible:
         return []
     start = os.environ.get("IMPALA_MS_COMMAND", "start_standalone.sh")
-    hostfile, _ = take_hostfile(argv[2:])
     hosts = [] if hostfile is None else ["--hostfile", shown(hostfile)]
     command = shlex.join(["bash", start, *argv[:2], *hosts, "--resume", shown(run_dir)])
     return [f"  go on with  {command}"]

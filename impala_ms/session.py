@@ -194,7 +194,7 @@ def be_rank(run, size):
         device.use(target, threads)
         logger.info("device %s, %d compute threads", target, threads)
         if rank == 0:
-            run.console.write(progress.CONNECTED)
+            run.console.write(f"{progress.CONNECTED}\n")
         session = configuration.resolve(config.algorithm_config["session"]["type"])(run)
         session.run()
     except BaseException as error:  # sys.exit() in a user's code would leave the others waiting
@@ -277,10 +277,8 @@ def write_status(run, session, failure):
         **(session.summary() if session is not None else {}),
     }
     path = run.run_dir / "status.json"
-    beside = path.with_suffix(".tmp")
     try:
-        beside.write_text(json.dumps(status, indent=2) + "\n")
-        beside.replace(path)
+        configuration.write_json(path, status)
     except OSError as error:
         return f"{path} cannot be written: {error.strerror}"
     return None

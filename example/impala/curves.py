@@ -5,13 +5,13 @@ of one setting do. Columns of metrics.csv are explained in the README.
 """
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
 
 from impala_ms.metrics.columns import COLUMNS
+from impala_ms.metrics.sinks import read_rows
 
 METRICS = ("episode_return_mean", "entropy", "explained_variance", "env_steps_per_s")
 
@@ -88,13 +88,7 @@ def read(run):
     file = folder / "metrics.csv"
     if not file.is_file():
         raise ValueError(f"{folder} is no run folder: it holds no metrics.csv")
-    text = file.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]  # of a run that goes on the last line may be half
-    rows = [
-        {name: float(value) if value else None for name, value in row.items()}
-        for row in csv.DictReader(whole.splitlines())
-    ]
-    return label or folder.name, rows
+    return label or folder.name, read_rows(file)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ run's ``eval_episodes`` it plays the very episodes of the best evaluation during
 """
 
 import argparse
-import os
 import signal
 import sys
 import traceback
@@ -62,7 +61,7 @@ def main(argv=None):
         sys.stdout.flush()
     except OSError as error:
         sys.stderr.write(f"{mean}: cannot be written: {error.strerror}\n")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would trip over it at its end
+        progress.ignore_output()
         return 1
     return 0
 

@@ -19,8 +19,8 @@ Row = Mapping[str, Any]
 # A control character that no ordinary output begins a line with.
 MARKER = "\x1eprogress "
 
-# Rank 0 prints it once all ranks are connected: from then on it is told of one that is gone.
-CONNECTED = MARKER + '{"connected": true}\n'
+# Rank 0 prints this line once all ranks are connected: from then on it is told of one that is gone.
+CONNECTED = MARKER + '{"connected": true}'
 
 _WAITS = 0.2  # a role that waits for more than this share of its time has a bottleneck elsewhere
 
@@ -70,6 +70,11 @@ def open_streams() -> None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))
 
 
+def ignore_output() -> None:
+    """Have Python not trip at its end over standard output that nobody takes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Display:
     """Shows progress and other output on one stream.
 
@@ -115,10 +120,12 @@ class Display:
     def write(self, text: str) -> None:
         """Show lines as ranks print them: where one is marked as such, progress."""
         for line in text.removesuffix("\n").split("\n"):
+            if line == CONNECTED:
+                continue
             row = decode(line)
             if row is None:
                 self.line(line)
-            elif row != decode(CONNECTED):
+            else:
                 self.progress(row)
 
     def flush(self) -> None:

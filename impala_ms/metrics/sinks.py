@@ -7,6 +7,7 @@ say is None or absent. Output: files in the run folder. All sinks have ``write(r
 
 from __future__ import annotations
 
+import csv
 import difflib
 import math
 import os
@@ -159,6 +160,19 @@ class CsvSink:
         beside = self.path.with_name(self.path.name + ".new")
         beside.write_text(content, "utf-8")
         beside.replace(self.path)
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[dict[str, float | None]]:
+    """The rows of a ``metrics.csv``: numbers by column, None where a field is empty.
+
+    The last line of a run that goes on may be half written: it is left out.
+    """
+    text = Path(path).read_text("utf-8")
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    return [
+        {name: float(value) if value else None for name, value in row.items()}
+        for row in csv.DictReader(whole)
+    ]
 
 
 class TensorBoardSink:

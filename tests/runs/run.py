@@ -1,6 +1,5 @@
 """A run started as users start it, and what can be seen of it from outside."""
 
-import csv
 import json
 import os
 import re
@@ -9,6 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from impala_ms.metrics.sinks import read_rows
 
 LAUNCHER = (sys.executable, "-m", "impala_ms.launch")
 FOR_EVER = ("--total_env_steps", "1000000000")
@@ -137,12 +138,7 @@ class Run:
     def rows(self):
         """Complete rows of ``metrics.csv``: ``[{column: number, or None where it is empty}]``."""
         file = self.run_dir / "metrics.csv"
-        text = file.read_text() if file.exists() else ""
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        return [
-            {name: float(value) if value else None for name, value in row.items()}
-            for row in csv.DictReader(lines)
-        ]
+        return read_rows(file) if file.exists() else []
 
     def checkpoints(self):
         """Names of the files in ``checkpoints``."""

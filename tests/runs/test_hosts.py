@@ -55,16 +55,19 @@ def hosts(tmp_path_factory):
             ip("netns", "del", name)
 
 
+# Each of these commands becomes the next.
+ON_THE_FIRST = ["ip", "netns", "exec", HERE, "unshare", "--uts", "sh", "-c"]
+ON_THE_FIRST += [f'hostname {HERE}; exec "$@"', "sh"]
+
+
 @pytest.fixture
 def start_on_both(start, hosts):
     hostfile, agent = hosts
-    shell = f'hostname {HERE}; exec "$@"'
-    here = ["ip", "netns", "exec", HERE, "unshare", "--uts", "sh", "-c", shell, "sh"]
 
     def begin(*options):
         return start(
             *[3, "--hostfile", hostfile, *options],
-            command=[*here, *LAUNCHER],  # each becomes the next
+            command=[*ON_THE_FIRST, *LAUNCHER],
             PRTE_MCA_plm_ssh_agent=str(agent),
             OMPI_MCA_btl="self,tcp",
             OMPI_MCA_btl_tcp_if_include=f"{NETWORK}.0/24",
@@ -107,9 +110,16 @@ class TestTwoHosts:
 def doctor(hosts, folder, *options):
     """What it says of the two hosts, from the first of them."""
     hostfile, agent = hosts
-    shell = f'hostname {HERE}; exec "$@"'
-    here = ["ip", "netns", "exec", HERE, "unshare", "--uts", "sh", "-c", shell, "sh"]
-    command = [*here, sys.executable, "-m", "impala_ms", "doctor", "--hostfile", hostfile, *options]
+    command = [
+        *ON_THE_FIRST,
+        sys.executable,
+        "-m",
+        "impala_ms",
+        "doctor",
+        "--hostfile",
+        hostfile,
+        *options,
+    ]
     return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
