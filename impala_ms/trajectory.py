@@ -93,12 +93,13 @@ class TrajectorySpec:
         }
         self.fields |= {name: before[name] for name in before if name in inputs}
         self.places: dict[str, slice] = {}
-        end = 0
+        end = ALIGNMENT_BYTES  # the layout that the message says it has, see ``empty``
         for name, (shape, dtype) in self.fields.items():
             size = dtype.itemsize * math.prod(shape)
             self.places[name] = slice(end, end + size)
             end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self.nbytes = end
+        self._header = np.frombuffer(bytes.fromhex(self.digest()), np.uint8)
 
     def describe(self) -> dict[str, list[Any]]:
         """Every field as ``{name: [shape, dtype]}`` of plain JSON values."""
@@ -120,19 +121,26 @@ class TrajectorySpec:
             ``{name: array}``.
 
         Raises:
-            ValueError: If the buffer has another size.
+            ValueError: If the buffer has another size or says that it has another layout.
         """
         data = np.frombuffer(buffer, np.uint8)
         if data.size != self.nbytes:
             raise ValueError(f"an unroll of this run has {self.nbytes} bytes, got {data.size}")
+        header = data[: self._header.size]
+        if not np.array_equal(header, self._header):
+            raise ValueError(
+                f"an unroll of this run has the layout {self.digest()}, got "
+                f"{header.tobytes().hex()}: do all ranks run the same version and settings?"
+            )
         return {
             name: data[self.places[name]].view(dtype).reshape(shape)
             for name, (shape, dtype) in self.fields.items()
         }
 
     def empty(self) -> tuple[NDArray[np.uint8], dict[str, NDArray[Any]]]:
-        """A new buffer and its views: ``(buffer, {name: array})``; the memory holds zeros."""
+        """A new buffer and its views: ``(buffer, {name: array})``; all fields hold zeros."""
         buffer = np.zeros(self.nbytes, np.uint8)
+        buffer[: self._header.size] = self._header
         return buffer, self.views(buffer)
 
     def batch(self, unrolls: int) -> dict[str, NDArray[Any]]:

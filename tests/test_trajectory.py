@@ -148,7 +148,8 @@ class TestSpec:
         sizes = set()
         for spec in random_specs(60):
             unroll = random_unroll(spec, rng)
-            buffer = np.full(spec.nbytes, ABSURD[0], np.uint8)
+            buffer, _ = spec.empty()
+            buffer[ALIGNMENT_BYTES:] = ABSURD[0]
             for name, values in spec.views(buffer).items():
                 values[...] = unroll[name]
             # as bytes over a wire, into a buffer that is not aligned
@@ -161,7 +162,7 @@ class TestSpec:
 
     def test_fields_are_aligned_and_do_not_overlap(self):
         for spec in random_specs(60):
-            end = 0
+            end = ALIGNMENT_BYTES  # of the header
             for name, (shape, dtype) in spec.fields.items():
                 place = spec.places[name]
                 assert place.start % ALIGNMENT_BYTES == 0
@@ -173,7 +174,7 @@ class TestSpec:
     def test_views_share_the_memory(self):
         spec = TrajectorySpec(**BASE)
         buffer, unroll = spec.empty()
-        assert not buffer.any()
+        assert not buffer[ALIGNMENT_BYTES:].any()
         unroll["reward"][1, 1] = 5.0
         unroll["env_steps"][...] = 9
         assert_same(spec.views(buffer), unroll)
@@ -185,6 +186,28 @@ class TestSpec:
         size = spec.nbytes + difference
         with pytest.raises(ValueError, match=f"has {spec.nbytes} bytes, got {size}"):
             spec.views(np.zeros(size, np.uint8))
+
+    def test_a_header_in_which_a_bit_has_changed_is_an_error(self):
+        for spec in random_specs(20):
+            buffer, _ = spec.empty()
+            for bit in range(64):
+                changed = buffer.copy()
+                changed[bit // 8] ^= 1 << bit % 8
+                with pytest.raises(ValueError, match=f"has the layout {spec.digest()}, got "):
+                    spec.views(changed)
+            spec.views(buffer)
+
+    def test_another_layout_of_the_same_size_is_an_error(self):
+        spec = TrajectorySpec(**BASE)
+        others = {"action_dtype": np.float32}, {"observation": {"": ((4,), np.int32)}}
+        for change in others:
+            other = TrajectorySpec(**(BASE | change))
+            buffer, _ = other.empty()
+            assert other.nbytes == spec.nbytes
+            with pytest.raises(
+                ValueError, match=f"got {other.digest()}: do all ranks run the same"
+            ):
+                spec.views(buffer)
 
     def test_a_batch_is_contiguous(self):
         spec = TrajectorySpec(**BASE)

@@ -173,6 +173,15 @@ class TestKilled:
         assert_failed(run, 0, "rank 2 was lost after")
         assert len(run.checkpoints()) == 1
 
+    def test_a_silent_actor_of_a_synchronous_run(self, start):
+        """A round needs all actors: the run ends, and says whom it waited for."""
+        run = start(3, *FOR_EVER, *SYNCHRONOUS, "--heartbeat_s", "2")
+        run.until_training()
+        os.kill(run.ranks()[2], signal.SIGSTOP)
+        assert run.wait() == 1
+        assert_failed(run, 0, "rank 2 has not spoken in 2 s after")
+        assert len(run.checkpoints()) == 1
+
     @pytest.mark.parametrize("rank", [0, 2])
     def test_before_all_are_connected(self, start, rank):
         run = start(3, *FOR_EVER)

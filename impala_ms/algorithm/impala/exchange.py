@@ -68,8 +68,14 @@ def pack_weights(version, flat, more=()):
 
 
 def unpack_weights(data, size):
-    """``(version, weights [size] float32, numbers behind them)`` of a message."""
+    """``(version, weights [size] float32, numbers behind them)`` of a message.
+
+    Raises:
+        ValueError: If it is too short for so many weights.
+    """
     end = VERSION_BYTES + 4 * size
+    if len(data) < end or (len(data) - end) % 8:
+        raise ValueError(f"{size} weights are a message of {end} bytes, got {len(data)}")
     version = int(data[:VERSION_BYTES].view(np.int64)[0])
     return version, data[VERSION_BYTES:end].view(np.float32), np.frombuffer(data[end:].tobytes())
 
@@ -337,7 +343,7 @@ class LearnerExchange:
                 return False  # held until the sizes of further messages are known
             self.transport.release(peer, self._capacity)
             return True
-        if tag == UNROLL and not self.take_unroll(peer, self._spec.views(data)):
+        if tag == UNROLL and not self.take_unroll(peer, self.unroll_of(peer, data)):
             return False
         if tag == EVALUATION:
             version, flat, returns = unpack_weights(data, self._weights_size)
@@ -368,6 +374,17 @@ class LearnerExchange:
                 )
                 + ": all ranks need the same environment"
             )
+
+    def unroll_of(self, peer, data):
+        """The fields of an unroll that a rank sent.
+
+        Raises:
+            RunError: If it cannot be read as one.
+        """
+        try:
+            return self._spec.views(data)
+        except ValueError as error:
+            raise RunError(f"rank {peer}: {error}") from error
 
     def take_unroll(self, peer, unroll):
         """Put an unroll into the batch; False, with nothing done, while there is no room."""

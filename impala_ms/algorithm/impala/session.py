@@ -117,13 +117,12 @@ class IMPALASession(compat.Session):
                 max_policy_lag=self.params["max_policy_lag"],
                 min_actors=every_actor or self.params["min_actors"],
                 start_timeout_s=self.params["start_timeout_s"],
-                heartbeat_s=None if every_actor else self.params["heartbeat_s"],
+                heartbeat_s=self.params["heartbeat_s"],
                 restarts=0 if every_actor else self.params["restart_actors"] * RESTARTS,
                 refusals=1 if every_actor else REFUSED_IN_A_ROW,  # a round needs all its unrolls
             )
         if run.actor_end is not None:
-            heartbeat_s = None if self.params["synchronous"] else self.params["heartbeat_s"]
-            self.actor_exchange = ActorExchange(run.actor_end, heartbeat_s)
+            self.actor_exchange = ActorExchange(run.actor_end, self.params["heartbeat_s"])
 
     def run(self, class_type=None, is_train=True, episode=0, duration=0):
         """Play the part of this rank until the run ends."""

@@ -190,8 +190,9 @@ class IMPALATrainer(compat.Trainer):
             exchange.finish(exchange.transport.gather(None, gathered))
             self.recorder.waiting.end(time.monotonic())
             for rank, unrolls in enumerate(gathered, 1):
+                exchange.roster.hear(rank, time.monotonic())
                 for unroll in unrolls:
-                    exchange.take_unroll(rank, spec.views(unroll))
+                    exchange.take_unroll(rank, exchange.unroll_of(rank, unroll))
             batch = exchange.take(0.0)
             self.update(batch)
             self.batches.give_back(batch)

@@ -12,7 +12,7 @@ from impala_ms.algorithm.impala.actor import IMPALAActor, evaluate
 from impala_ms.algorithm.impala.network import IMPALAPolicy
 from impala_ms.envs.make import episode_seeds, make_vec
 from impala_ms.ops.distributions import Categorical
-from impala_ms.trajectory import TrajectorySpec
+from impala_ms.trajectory import ALIGNMENT_BYTES, TrajectorySpec
 from tests import compiled, fakes  # noqa: F401  compiled sets graph mode
 
 T, E = 4, 3
@@ -49,7 +49,9 @@ def unroll_buffer(environment):
         action_dtype=np.int32,
         policy_parameters=2,
     )
-    return spec.views(np.full(spec.nbytes, ABSURD, np.uint8))
+    buffer, unroll = spec.empty()
+    buffer[ALIGNMENT_BYTES:] = ABSURD
+    return unroll
 
 
 def showing(observation):

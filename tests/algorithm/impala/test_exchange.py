@@ -200,6 +200,12 @@ class TestWeights:
         version, weights, more = unpack_weights(pack_weights(7, flat, [1.5, 2.5]), WEIGHTS_SIZE)
         assert (version, weights.tolist(), more.tolist()) == (7, flat.tolist(), [1.5, 2.5])
 
+    @pytest.mark.parametrize("missing", [1, 8, 9, 28])
+    def test_a_message_cut_short_is_an_error(self, missing):
+        message = pack_weights(7, np.zeros(WEIGHTS_SIZE, np.float32))
+        with pytest.raises(ValueError, match=f"of 28 bytes, got {28 - missing}"):
+            unpack_weights(message[: len(message) - missing], WEIGHTS_SIZE)
+
     def test_only_the_newest_and_one_under_way(self):
         group = Group(actors=1).begin()
         inbox = group.actors[1].transport._inboxes[1]
@@ -280,6 +286,21 @@ class TestUnrolls:
         group.actors[2].send(EVALUATION, message, wait=False)
         group.learner.serve()
         assert len(group.learner.evaluations) == 1
+
+    def test_one_of_another_layout_ends_the_run(self):
+        group = Group().begin()
+        other = TrajectorySpec(
+            unroll_length=3,
+            num_envs=2,
+            observation={"": ((1,), np.int32)},
+            action_shape=(),
+            action_dtype=np.int32,
+            policy_parameters=2,
+        )
+        group.actors[2].send_unroll(other.empty())
+        with pytest.raises(RunError, match=f"rank 2: .*{SPEC.digest()}, got {other.digest()}"):
+            group.learner.serve()
+        assert group.batches.completed == 0
 
     def test_steps_are_counted_without_reset_rows(self):
         group = Group(actors=1, max_policy_lag=0).begin(version=5)

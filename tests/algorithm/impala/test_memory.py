@@ -12,7 +12,7 @@ from impala_ms.algorithm.impala.learner import IMPALALearner
 from impala_ms.algorithm.impala.network import IMPALAPolicy
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.ops.distributions import make_distribution
-from impala_ms.trajectory import Batches, TrajectorySpec, leaf_array, leaves
+from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, leaf_array, leaves
 from tests.compiled import FunctionCell
 
 T, E = 5, 3
@@ -81,7 +81,8 @@ def play(environment, policy, unrolls, spec):
     actor = IMPALAActor(policy, environment, T, np.random.default_rng(5))
     batches = Batches(spec, unrolls)
     for _ in range(unrolls):
-        unroll = spec.views(np.full(spec.nbytes, 0xA5, np.uint8))
+        buffer, unroll = spec.empty()
+        buffer[ALIGNMENT_BYTES:] = 0xA5
         batches.add(actor.act(compat.COLLECT, unroll))
     return batches.take(0.0)
 

@@ -1,0 +1,92 @@
+"""MPICH instead of Open MPI, named by IMPALA_MS_MPIRUN: runs, stops, and ends when a rank does."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from impala_ms import doctor, launch
+from impala_ms.config import ConfigError
+from tests.runs.run import FOR_EVER
+
+pytestmark = pytest.mark.mpi
+
+WHEEL = "mpich==5.0.2"
+OVER_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def mpirun(tmp_path_factory):
+    """Of MPICH, in a folder of its own: in Python's it would take the place of Open MPI's."""
+    folder = tmp_path_factory.mktemp("mpich")
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed"]
+    subprocess.run([*install, "--prefix", folder, WHEEL], check=True)
+    return folder / "bin" / "mpirun"
+
+
+def ranks(run):
+    """``{rank: pid}`` as MPICH counts."""
+    return {int(e["PMI_RANK"]): pid for pid, e in run.processes() if "PMI_RANK" in e}
+
+
+def test_training_to_the_end(start, mpirun):
+    run = start(3, "--total_env_steps", 4000, IMPALA_MS_MPIRUN=str(mpirun))
+    run.until_training()
+    assert "libmpi.so.12" in mapped(ranks(run)[1])  # Open MPI's is libmpi.so.40
+    assert run.wait() == 0
+    assert run.line("finished: ")
+    assert run.rows()[-1]["ranks_alive"] == 3
+    assert all(f"rank {rank} actor INFO" in run.log(rank) for rank in (1, 2))
+
+
+def mapped(pid):
+    """What a process has in its memory."""
+    with open(f"/proc/{pid}/maps") as file:
+        return file.read()
+
+
+def test_rounds(start, mpirun):
+    run = start(
+        *[3, "--total_env_steps", 4000, "--synchronous", "true", "--num_envs", 8],
+        *["--batch_size", 16],
+        IMPALA_MS_MPIRUN=str(mpirun),
+    )
+    assert run.wait() == 0
+    assert run.rows()[-1]["policy_lag_max"] == 0
+
+
+def test_control_c(start, mpirun):
+    run = start(3, *FOR_EVER, IMPALA_MS_MPIRUN=str(mpirun))
+    run.until_training()
+    code, took_s = run.stop(signal.SIGINT)
+    assert code == 130
+    assert took_s < 10
+    assert len(run.checkpoints()) == 1
+    assert run.line("go on with")
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
+    run = start(3, *FOR_EVER, IMPALA_MS_MPIRUN=str(mpirun))
+    run.until_training()
+    os.kill(ranks(run)[rank], signal.SIGKILL)
+    assert run.wait() == 1
+    assert run.lines[-1].startswith(
+        "failed: a rank was killed or crashed, and without fault tolerance (MPICH) all others end"
+    )
+    assert not any("APPLICATION" in line or line.startswith("=") for line in run.lines)
+
+
+def test_the_doctor_knows_it(mpirun, monkeypatch):
+    monkeypatch.setenv("IMPALA_MS_MPIRUN", str(mpirun))
+    talked, tolerance = doctor.mpi()
+    assert (talked.state, tolerance.state) == (doctor.OK, doctor.OPTIONAL)
+    assert f"MPICH ({mpirun}), 2 ranks started" in talked.what
+
+
+def test_no_hostfile(mpirun, monkeypatch, tmp_path):
+    monkeypatch.setenv("IMPALA_MS_MPIRUN", str(mpirun))
+    with pytest.raises(ConfigError, match=f"--hostfile needs Open MPI, and {mpirun} is MPICH's"):
+        launch.rank_command(tmp_path / "train.py", 2, tmp_path / "hosts")
