@@ -33,8 +33,10 @@ def environment():
     return env | {"PYTHONPATH": str(ROOT), "VIRTUAL_ENV": sys.prefix}
 
 
-def train(folder, ranks, *options, limit_s, pss_every_s=2.5):
+def train(folder, ranks, *options, limit_s, pss_every_s=2.5, **variables):
     """One run of ours in ``folder/run``, until it ends or is stopped after ``limit_s`` seconds.
+
+    ``variables`` are for its environment.
 
     Returns:
         Ranks, exit code, start, peak PSS in MiB of all processes and of the MPI ranks alone, cores
@@ -48,7 +50,7 @@ def train(folder, ranks, *options, limit_s, pss_every_s=2.5):
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment(),
+            env=environment() | variables,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import gymnasium
@@ -72,8 +73,36 @@ class RecordingEnv(CartPoleEnv):
         return super().reset(seed=seed, options=options)
 
 
+class SlowEnv(CartPoleEnv):
+    """CartPole whose steps take their time, on one rank or on all."""
+
+    def __init__(self, rank=None):
+        super().__init__()
+        self.slow = rank is None or rank == RANK
+
+    def step(self, action):
+        if self.slow:
+            time.sleep(0.01)
+        return super().step(action)
+
+
+gymnasium.register("Slow-v0", SlowEnv, max_episode_steps=500)
 gymnasium.register("Troubled-v0", TroubledEnv, max_episode_steps=500)
 gymnasium.register("Recording-v0", RecordingEnv, max_episode_steps=500)
+
+
+def slow_trainer(parts, params):
+    """The shipped trainer; an update takes a second."""
+    from impala_ms.algorithm.impala.trainer import IMPALATrainer
+
+    learn = parts.learner.learn
+
+    def slowly(*arguments):
+        time.sleep(1.0)
+        return learn(*arguments)
+
+    parts.learner.learn = slowly
+    return IMPALATrainer(parts, params)
 
 
 def recording_trainer(parts, params):
@@ -83,3 +112,28 @@ def recording_trainer(parts, params):
     file = parts.job.run_dir / f"start_{parts.job.config.epoch}.npz"
     np.savez(file, **parts.learner.named_parameters())
     return IMPALATrainer(parts, params)
+
+
+def __getattr__(name):
+    """``PlainPolicy``: importing it takes MindSpore, which environments must not."""
+    if name != "PlainPolicy":
+        raise AttributeError(name)
+    from impala_ms.algorithm.impala.network import IMPALAPolicy
+
+    class PlainPolicy(IMPALAPolicy):
+        """A network that knows of no memory, whatever is asked for."""
+
+        def __init__(
+            self,
+            space,
+            distribution,
+            torso,
+            hidden_sizes,
+            activation,
+            core,
+            core_size,
+            last_action_reward,
+        ):
+            super().__init__(space, distribution, hidden_sizes=hidden_sizes)
+
+    return PlainPolicy

@@ -31,6 +31,31 @@ def test_while_the_actors_wait_for_the_first_weights(start, number, code):
     assert_stopped_before_training(run, number, code)
 
 
+@both
+def test_while_a_lost_actor_is_started_again(start, number, code):
+    run = start(3, *FOR_EVER)
+    run.until_training()
+    run.kill(2)
+    run.until(lambda: "rank 2 is started again" in run.log(0))
+    assert_stopped_with_a_checkpoint(run, number, code)
+
+
+@both
+def test_while_an_actor_evaluates(start, number, code):
+    run = start(3, *FOR_EVER, "--eval_interval_updates", 20, "--eval_episodes", 1000)
+    run.until(lambda: "Evaluating" in run.log(1))
+    assert_stopped_with_a_checkpoint(run, number, code)
+    assert "avg_reward" not in run.log(1)
+
+
+def assert_stopped_with_a_checkpoint(run, number, code):
+    returned, took_s = run.stop(number)
+    assert returned == code, run.lines
+    assert took_s < OVER_S
+    assert run.checkpoints() == [checkpoint.file_name(run.json("status.json")["updates"])]
+    assert "Traceback" not in "".join(run.log(rank) for rank in range(3))
+
+
 def assert_stopped_before_training(run, number, code):
     returned, took_s = run.stop(number)
     assert (returned, run.rows(), run.checkpoints()) == (code, [], []), run.lines

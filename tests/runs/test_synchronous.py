@@ -13,7 +13,7 @@ def runs(request, start_for_all):
     """Two with one seed and one with another; all at once, which must not matter."""
     ranks = request.param
     options = ["--synchronous", "true", "--num_envs", "8", "--batch_size", "16"]
-    options += ["--total_env_steps", "4000", "--log_interval_s", "0.05", "--tensorboard", "false"]
+    options += ["--total_env_steps", "8200", "--log_interval_s", "0.05", "--tensorboard", "false"]
     options += ["--set", "trainer.type=tests.runs.plugins:recording_trainer"]
     runs = [
         start_for_all(ranks, *options, "--seed", seed, name=f"run{ranks}{number}")
@@ -39,9 +39,9 @@ def weights(runs):
 def test_one_seed_gives_the_same_weights(runs, weights):
     assert weights[0] == weights[1]
     assert len(weights[0]) > 10
-    assert {run.json("status.json")["updates"] for run in runs[:2]} == {
-        runs[0].json("status.json")["updates"]
-    }
+    updates = {run.json("status.json")["updates"] for run in runs[:2]}
+    assert len(updates) == 1
+    assert updates.pop() > 50
 
 
 def test_another_seed_gives_others(weights):

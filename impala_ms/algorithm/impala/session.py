@@ -5,6 +5,7 @@ network in the run folder. The classes are those that ``algorithm_config`` names
 only by the rank that needs it.
 """
 
+import inspect
 import logging
 import time
 from functools import partial
@@ -17,7 +18,7 @@ from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import adopt, resolve
+from impala_ms.config import ConfigError, adopt, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
@@ -33,14 +34,34 @@ RESTARTS = 3  # of an actor in a row, each of which comes to nothing
 
 
 def make_policy(config, spaces):
-    """The network for these spaces; its parameters have the same order on every rank."""
-    network = resolve(config.algorithm_config["policy_and_network"]["type"])
+    """The network for these spaces; its parameters have the same order on every rank.
+
+    Raises:
+        ConfigError: If a network of the user's takes other settings, or has no core when one is
+            asked for.
+    """
+    name = config.algorithm_config["policy_and_network"]["type"]
+    network = resolve(name)
     observation, frames = spaces["observation"], spaces["frame_stack"]
     if frames > 1:
         observation = observation | {"shape": [frames, *observation["shape"]]}
     params = dict(config.network_params)
-    options = params.pop("options")
-    return network(observation, make_distribution(spaces["action"]), **options, **params)
+    settings = params.pop("options") | params
+    arguments = observation, make_distribution(spaces["action"])
+    try:
+        inspect.signature(network).bind(*arguments, **settings)
+    except TypeError as error:
+        raise ConfigError(
+            f"the network {name}: {error}; it is made by (observation_space, distribution, **all "
+            "that is in network_params and its options)"
+        ) from error
+    policy = network(*arguments, **settings)
+    if params["core"] != "none" and not getattr(policy, "state_size", 0):
+        raise ConfigError(
+            f"network.core is {params['core']}, but the network {name} has no memory (its "
+            "state_size is 0 or missing): set network.core to none"
+        )
+    return policy
 
 
 def make_actor(config, policy, environment, rng):
