@@ -135,7 +135,9 @@ def replacement(incarnation, variables):
         variables: What MPI told that rank, ``{environment variable: value}``.
     """
     place = json.dumps({"incarnation": incarnation, "variables": variables})
-    return [sys.executable, sys.argv[0], IN_PLACE_OF, place]
+    # A request to stop must not kill it before it has a handler: who spawned it would wait for it.
+    shell = ["/bin/sh", "-c", 'trap "" USR1; exec "$@"', "sh"]
+    return [*shell, sys.executable, sys.argv[0], IN_PLACE_OF, place]
 
 
 def take_place(argv):
