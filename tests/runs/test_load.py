@@ -62,7 +62,7 @@ def test_a_learner_that_makes_one_update_a_second(start):
         assert statistics.mean(row["updates_per_s"] for row in rows) < 1.01
         assert max(row["policy_lag_max"] for row in rows) <= OLDEST
         assert min(row["policy_lag_mean"] for row in rows) > 2
-        assert min(row["actor_wait_fraction"] for row in rows) > 0.9
+        assert statistics.median(row["actor_wait_fraction"] for row in rows) > 0.9
         assert run.stop()[0] == 130
         assert run.lines[-6].endswith("waiting for learner"), run.lines[-8:]
 
@@ -75,7 +75,7 @@ def test_actors_that_are_slow(start):
         run.until_training()
     assert_flat(watch((every, one), SECONDS / 3), 2 * 3)
     rows = settled(every)
-    assert min(row["learner_wait_fraction"] for row in rows) > 0.9
+    assert statistics.median(row["learner_wait_fraction"] for row in rows) > 0.9
     assert max(row["policy_lag_max"] for row in rows) <= OLDEST
     rows = settled(one)
     assert {row["ranks_alive"] for row in rows} == {3}
