@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -56,12 +57,13 @@ def finish(run, seconds, kills):
     fcntl.fcntl(run.process.stdout, fcntl.F_SETPIPE_SZ, 1 << 20)  # nobody reads until the end
     run.until_training()
     began = time.monotonic()
-    for when, rank in kills:
-        time.sleep(max(0.0, began + when - time.monotonic()))
-        if rank in run.ranks():
-            run.kill(rank)
-            made.append((when, rank))
-    time.sleep(max(0.0, began + seconds - time.monotonic()))
+    for when, rank in [*kills, (seconds, None)]:
+        try:
+            run.process.wait(max(0.0, began + when - time.monotonic()))
+        except subprocess.TimeoutExpired:  # it goes on
+            if rank in run.ranks():
+                run.kill(rank)
+                made.append((when, rank))
     code, took_s = run.stop(signal.SIGINT)
     sys.stdout.write(f"{run.run_dir.name}: exit code {code}, stopped in {took_s:.1f} s\n")
     return made

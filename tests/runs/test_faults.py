@@ -165,8 +165,9 @@ class TestKilled:
         assert run.stop()[0] == 130
 
     def test_the_learner(self, start):
-        run = start(3, *FOR_EVER)
-        run.until_training()
+        """All ranks end; what can be resumed is as old as a checkpoint may be."""
+        run = start(3, *FOR_EVER, "--checkpoint_interval_s", "0.5")
+        run.until(lambda: len(run.checkpoints()) > 1)
         killed = time.monotonic()
         run.kill(0)
         assert run.wait() == 1
@@ -175,6 +176,13 @@ class TestKilled:
         tail = run.lines[run.lines.index(run.line("the end of run/worker_0.txt")) + 1 : -1]
         assert [line.strip() for line in tail] == run.log(0).splitlines()[-len(tail) :]
         assert not (run.run_dir / "status.json").exists()
+        _, _, state = checkpoint.latest(run.run_dir / "checkpoints")
+        # one is written when an update has ended, and the writing takes a moment
+        assert state["wall_time_s"] > run.rows()[-1]["wall_time_s"] - 0.5 - 2.0
+        steps = state["totals"]["env_steps"] + 1000
+        resumed = start(3, "--resume", "run", "--total_env_steps", steps)
+        assert resumed.wait() == 0
+        assert resumed.line("finished: ")
 
     def test_an_actor_of_a_synchronous_run(self, start):
         run = start(3, *FOR_EVER, *SYNCHRONOUS)

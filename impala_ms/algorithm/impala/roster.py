@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 3.0  # times the longest silence so far, if that is more than heartbeat_s
 RESTART_S = 1.0  # until a lost actor is started again; twice as long after each try
-LIVED_S = 30.0  # an actor that lived so long may be started again as often as the first time
+LIVED_S = 10.0  # an actor that was learned from for so long may be started again as the first was
 REFUSED_IN_A_ROW = 10  # unrolls of one actor with a NaN or an infinity: that ends the run
 
 # Expected: it has not spoken yet. Silent: left out, but not known to be dead. Left: it said so.
