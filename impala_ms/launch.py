@@ -48,6 +48,7 @@ START_S = 30.0  # until mpirun has started a rank, however busy the machine is
 TOGETHER_S = 5.0  # from its first rank to its last
 UNCONNECTED_S = 2.0  # what the others have if one is gone before all are connected
 REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals child and group
+VERSION_S = 10.0  # for an mpirun to say which it is
 UNREAD_S = 1.0  # that a line has waited for somebody to read it
 TAIL_LINES = 20
 
@@ -220,7 +221,7 @@ def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list
     if ranks == 1:
         return command
     mpirun = find_mpirun()
-    if not (mpirun.is_file() and os.access(mpirun, os.X_OK)):
+    if not runs(mpirun):
         if given := os.environ.get("IMPALA_MS_MPIRUN"):
             raise config.ConfigError(
                 f"the environment variable IMPALA_MS_MPIRUN names {given}, which is no program: "
@@ -253,7 +254,20 @@ def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list
 
 def find_mpirun() -> Path:
     """That of ``IMPALA_MS_MPIRUN``, else the one beside this Python."""
-    return Path(os.environ.get("IMPALA_MS_MPIRUN") or Path(sys.prefix, "bin", "mpirun")).absolute()
+    if given := os.environ.get("IMPALA_MS_MPIRUN"):
+        return Path(given).resolve()  # what lies beside it tells whose it is
+    return Path(sys.prefix, "bin", "mpirun")
+
+
+def runs(mpirun: Path) -> bool:
+    """Whether it is there and, where the user names another than ours, can be run."""
+    if not mpirun.is_file() or "IMPALA_MS_MPIRUN" not in os.environ:
+        return mpirun.is_file()
+    try:
+        done = subprocess.run([mpirun, "--version"], capture_output=True, timeout=VERSION_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def is_mpich(mpirun: Path) -> bool:

