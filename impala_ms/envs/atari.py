@@ -199,18 +199,23 @@ class AleGame:
         self._env.close()
 
     def _shrink(self, screen: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        # Sums of whole numbers below 2^24: exact, in whatever order they are added up.
         shrunk: NDArray[np.float32] = (
             self._shrink_rows @ screen.astype(np.float32) @ self._shrink_columns
         )
+        shrunk /= screen.size
         return np.rint(shrunk, out=shrunk).astype(np.uint8)
 
 
 def _shrinking(before: int, after: int) -> NDArray[np.float32]:
-    """``[after, before]``: averages over equal shares of ``before`` pixels (area interpolation)."""
+    """``[after, before]``: sums over equal shares of ``before`` pixels (area interpolation).
+
+    A pixel counts ``after``, one that is cut by a border a whole number of these parts.
+    """
     edges = np.linspace(0.0, before, after + 1)
     pixel = np.arange(before)
     share = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
-    weights: NDArray[np.float32] = np.maximum(share * (after / before), 0.0).astype(np.float32)
+    weights: NDArray[np.float32] = np.rint(np.maximum(share * after, 0.0)).astype(np.float32)
     return weights
 
 

@@ -20,6 +20,10 @@ RECORDING = (
 )
 SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
 OVER_S = 30.0
+SLOW = pytest.mark.slow  # further variants: a run each takes ten seconds
+MODES = pytest.mark.parametrize(
+    "options", [(), pytest.param(SYNCHRONOUS, marks=SLOW)], ids=["asynchronous", "synchronous"]
+)
 
 
 def assert_failed(run, rank, message):
@@ -70,7 +74,7 @@ class TestKilled:
         assert run.lines[-1].endswith("actors that remain: 0, needed: 1")
         assert run.checkpoints() == [checkpoint.file_name(run.json("status.json")["updates"])]
 
-    @pytest.mark.parametrize("victims", [[2], [1, 2]], ids=["one", "all"])
+    @pytest.mark.parametrize("victims", [[2], pytest.param([1, 2], marks=SLOW)], ids=["one", "all"])
     def test_an_actor_is_started_again(self, start, victims):
         """On streams of its own; it learns from it, and it stops with the others."""
         run = start(3, *FOR_EVER, *RECORDING)
@@ -96,7 +100,9 @@ class TestKilled:
         assert run.json("status.json")["state"] == "stopped"
 
     @pytest.mark.parametrize(
-        ("rank", "says"), [(2, "unrolls of"), (1, "Evaluating")], ids=["compiling", "evaluating"]
+        ("rank", "says"),
+        [(2, "unrolls of"), pytest.param(1, "Evaluating", marks=SLOW)],
+        ids=["compiling", "evaluating"],
     )
     def test_whatever_an_actor_was_doing_it_is_started_again(self, start, rank, says):
         evaluation = ("--eval_interval_updates", 5, "--eval_episodes", 10)
@@ -108,6 +114,7 @@ class TestKilled:
         run.until(lambda: run.log(1).count("avg_reward") > 1)
         assert run.stop()[0] == 130
 
+    @SLOW
     def test_one_that_is_started_again_may_be_killed_too(self, start):
         run = start(2, *FOR_EVER)
         run.until_training()
@@ -128,6 +135,7 @@ class TestKilled:
         assert run.wait() == 1
         assert_failed(run, 1, "RuntimeError: trouble after the start")
 
+    @SLOW
     def test_the_learner_after_an_actor_was_started_again(self, start):
         run = start(3, *FOR_EVER)
         run.until_training()
@@ -203,7 +211,7 @@ class TestKilled:
         assert_failed(run, 0, "rank 2 has not spoken in 2 s after")
         assert len(run.checkpoints()) == 1
 
-    @pytest.mark.parametrize("rank", [0, 2])
+    @pytest.mark.parametrize("rank", [pytest.param(0, marks=SLOW), 2])
     def test_before_all_are_connected(self, start, rank):
         run = start(3, *FOR_EVER)
         run.until(lambda: rank in run.ranks())
@@ -244,14 +252,14 @@ class TestOneRank:
         assert "Traceback" not in run.log(1)
         assert run.checkpoints() == []
 
-    @pytest.mark.parametrize("options", [(), SYNCHRONOUS], ids=["asynchronous", "synchronous"])
+    @MODES
     def test_step_37_raises(self, start, options):
         run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, fails_at_step: 37}", *options)
         assert_failed(run, 2, "ValueError: the wheel came off at step 37")
         text = last_traceback(run.log(2))
         assert "\nValueError: the wheel came off\nat step 37\nin step 37 of its episode, " in text
 
-    @pytest.mark.parametrize("options", [(), SYNCHRONOUS], ids=["asynchronous", "synchronous"])
+    @MODES
     def test_step_37_leaves(self, start, options):
         """Without an error, as far as Python is concerned."""
         kwargs = "collect_env.kwargs={rank: 2, exits_at_step: 37}"

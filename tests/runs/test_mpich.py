@@ -48,6 +48,7 @@ def mapped(pid):
         return file.read()
 
 
+@pytest.mark.slow
 def test_rounds(start, mpirun):
     run = start(
         *[3, "--total_env_steps", 4000, "--synchronous", "true", "--num_envs", 8],
@@ -58,6 +59,7 @@ def test_rounds(start, mpirun):
     assert run.rows()[-1]["policy_lag_max"] == 0
 
 
+@pytest.mark.slow
 def test_control_c(start, mpirun):
     run = start(3, *FOR_EVER, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
@@ -68,7 +70,7 @@ def test_control_c(start, mpirun):
     assert run.line("go on with")
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
     run = start(3, *FOR_EVER, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
@@ -80,6 +82,7 @@ def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
     assert not any("APPLICATION" in line or line.startswith("=") for line in run.lines)
 
 
+@pytest.mark.slow
 def test_the_doctor_knows_it(mpirun, monkeypatch):
     monkeypatch.setenv("IMPALA_MS_MPIRUN", str(mpirun))
     talked, tolerance = doctor.mpi()

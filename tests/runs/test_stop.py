@@ -12,26 +12,28 @@ pytestmark = pytest.mark.mpi
 OVER_S = 10.0
 SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
 
-both = pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+INT, TERM = (signal.SIGINT, 130), (signal.SIGTERM, 143)
+# a run each takes ten seconds, and there are many phases
+one = pytest.mark.parametrize(
+    ("number", "code"), [INT, pytest.param(*TERM, marks=pytest.mark.slow)], ids=["INT", "TERM"]
 )
 
 
-@both
+@one
 def test_while_the_ranks_are_started(start, number, code):
     run = start(3, *FOR_EVER)
     run.until(lambda: len(run.ranks()) == 3)
     assert_stopped_before_training(run, number, code)
 
 
-@both
+@one
 def test_while_the_actors_wait_for_the_first_weights(start, number, code):
     run = start(3, *FOR_EVER)
     run.until(lambda: "unrolls of" in run.log(1))
     assert_stopped_before_training(run, number, code)
 
 
-@both
+@one
 def test_while_a_lost_actor_is_started_again(start, number, code):
     run = start(3, *FOR_EVER)
     run.until_training()
@@ -40,7 +42,7 @@ def test_while_a_lost_actor_is_started_again(start, number, code):
     assert_stopped_with_a_checkpoint(run, number, code)
 
 
-@both
+@one
 def test_while_an_actor_evaluates(start, number, code):
     run = start(3, *FOR_EVER, "--eval_interval_updates", 20, "--eval_episodes", 1000)
     run.until(lambda: "Evaluating" in run.log(1))
