@@ -146,6 +146,7 @@ class TestKilled:
         assert run.wait() == 1
         assert time.monotonic() - killed < OVER_S
 
+    @SLOW
     def test_a_stopped_actor_is_left_out_and_taken_back(self, start):
         run = start(3, *FOR_EVER, "--heartbeat_s", "2", "--restart_actors", "false")
         run.until_training()
@@ -192,6 +193,7 @@ class TestKilled:
         assert resumed.wait() == 0
         assert resumed.line("finished: ")
 
+    @SLOW
     def test_an_actor_of_a_synchronous_run(self, start):
         run = start(3, *FOR_EVER, *SYNCHRONOUS)
         run.until_training()
@@ -283,6 +285,7 @@ class TestOneRank:
         weights = [v for k, v in parameters.items() if k.endswith("policy_head.weight")]
         assert (weights[0] == weights[0]).all()
 
+    @SLOW
     def test_a_reward_is_not_a_number_when_synchronous(self, start):
         run = self.fail(
             start, "--set", "collect_env.kwargs={rank: 2, nan_at_step: 50}", *SYNCHRONOUS

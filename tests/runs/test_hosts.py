@@ -93,6 +93,7 @@ class TestTwoHosts:
         assert "--hostfile" in run.line("go on with")
         assert ip("netns", "pids", THERE).stdout == ""
 
+    @pytest.mark.slow
     def test_a_host_that_is_cut_off(self, start_on_both):
         """Its actor is reported, and replaced; when it is back, the old one leaves."""
         run = start_on_both(*FOR_EVER, "--heartbeat_s", "2")
@@ -132,6 +133,7 @@ def doctor(hosts, folder, *options):
 
 @pytest.mark.mpi
 class TestDoctor:
+    @pytest.mark.slow
     def test_two_hosts_that_agree(self, hosts, tmp_path):
         done = doctor(hosts, tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr

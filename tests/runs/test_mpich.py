@@ -32,6 +32,7 @@ def ranks(run):
     return {int(e["PMI_RANK"]): pid for pid, e in run.processes() if "PMI_RANK" in e}
 
 
+@pytest.mark.slow
 def test_training_to_the_end(start, mpirun):
     run = start(3, "--total_env_steps", 4000, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
