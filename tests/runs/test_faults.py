@@ -159,6 +159,7 @@ class TestKilled:
         run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
         assert run.stop()[0] == 130
 
+    @SLOW
     def test_a_stopped_actor_that_was_replaced_leaves_when_it_wakes(self, start):
         run = start(3, *FOR_EVER, "--heartbeat_s", "1")
         run.until_training()
