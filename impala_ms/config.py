@@ -15,6 +15,7 @@ import copy
 import errno
 import fcntl
 import importlib
+import inspect
 import json
 import logging
 import math
@@ -24,7 +25,7 @@ import re
 import socket
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -653,6 +654,27 @@ def resolve(ref: Any) -> Any:
         return operator.attrgetter(name)(module)
     except (ImportError, OSError, AttributeError) as error:
         raise ConfigError(f"{ref!r} cannot be imported: {error}") from error
+
+
+def check_arguments(
+    what: str, made_by: str, type_: Callable[..., Any], /, *arguments: Any, **settings: Any
+) -> None:
+    """Refuse arguments that a class of the user's does not take.
+
+    Args:
+        what: The class and where it is named, for the message.
+        made_by: How such a class is made, for the message.
+        type_: The class.
+        *arguments: Of its constructor.
+        **settings: Of its constructor.
+
+    Raises:
+        ConfigError: If it cannot be called so.
+    """
+    try:
+        inspect.signature(type_).bind(*arguments, **settings)
+    except TypeError as error:
+        raise ConfigError(f"{what}: {error}; {made_by}") from error
 
 
 def help_text(algorithm: str) -> str:

@@ -7,6 +7,7 @@ read, the processes, and an exit code, taken from the ``status.json`` that rank 
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import json
 import os
@@ -261,21 +262,25 @@ def find_mpirun() -> Path:
 
 def runs(mpirun: Path) -> bool:
     """Whether it is there and, where the user names another than ours, can be run."""
-    if not mpirun.is_file() or "IMPALA_MS_MPIRUN" not in os.environ:
-        return mpirun.is_file()
-    try:
-        done = subprocess.run([mpirun, "--version"], capture_output=True, timeout=VERSION_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    ours = "IMPALA_MS_MPIRUN" not in os.environ
+    return mpirun.is_file() and (ours or version_of(mpirun) is not None)
 
 
 def is_mpich(mpirun: Path) -> bool:
     """Whether it is the mpirun of MPICH, which ends all ranks when one is lost."""
-    if not mpirun.with_name("hydra_pmi_proxy").is_file():  # one that it starts
-        return False
-    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True)
-    return "HYDRA" in said.stdout
+    beside = mpirun.with_name("hydra_pmi_proxy")  # a program that it starts
+    return beside.is_file() and "HYDRA" in (version_of(mpirun) or "")
+
+
+@functools.cache
+def version_of(mpirun: Path) -> str | None:
+    """What an mpirun says of itself; None if it cannot be run."""
+    command = [str(mpirun), "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_S)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
@@ -571,7 +576,7 @@ def conclusion(
                 "stopped without a final checkpoint",
                 *_resume(argv, job.hostfile, run_dir, any((run_dir / "checkpoints").glob("*"))),
             ]
-        code = 128 - returncode if returncode < 0 else (not job.mpich and returncode) or 1
+        code = 128 - returncode if returncode < 0 else 1 if job.mpich else returncode or 1
         return code, _without_status(run_dir, returncode, job, int(argv[1]))
     steps, score = status.get("env_steps") or 0, status.get("episode_return_mean")
     reached = f"{steps:,} env steps in {took_s:.1f} s"

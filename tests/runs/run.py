@@ -106,11 +106,12 @@ class Run:
         """``{rank: pid}`` of those that MPI has started and that live."""
         found = {}
         for pid, environment in self.processes():
-            if "OMPI_COMM_WORLD_RANK" not in environment:
+            rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK"))  # MPICH's
+            if rank is None:
                 continue
             # One that was started later is for MPI rank 0 of another job.
             place = re.search(r'"OMPI_COMM_WORLD_RANK": "(\d+)"', command_of(pid))
-            found[int(place[1] if place else environment["OMPI_COMM_WORLD_RANK"])] = pid
+            found[int(place[1] if place else rank)] = pid
         return found
 
     def end(self):

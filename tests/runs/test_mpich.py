@@ -1,6 +1,5 @@
 """MPICH instead of Open MPI, named by IMPALA_MS_MPIRUN: runs, stops, and ends when a rank does."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from tests.runs.run import FOR_EVER
 pytestmark = pytest.mark.mpi
 
 WHEEL = "mpich==5.0.2"
-OVER_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +25,11 @@ def mpirun(tmp_path_factory):
     return folder / "link"
 
 
-def ranks(run):
-    """``{rank: pid}`` as MPICH counts."""
-    return {int(e["PMI_RANK"]): pid for pid, e in run.processes() if "PMI_RANK" in e}
-
-
 @pytest.mark.slow
 def test_training_to_the_end(start, mpirun):
     run = start(3, "--total_env_steps", 4000, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
-    assert "libmpi.so.12" in mapped(ranks(run)[1])  # Open MPI's is libmpi.so.40
+    assert "libmpi.so.12" in mapped(run.ranks()[1])  # Open MPI's is libmpi.so.40
     assert run.wait() == 0
     assert run.line("finished: ")
     assert run.rows()[-1]["ranks_alive"] == 3
@@ -75,7 +68,7 @@ def test_control_c(start, mpirun):
 def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
     run = start(3, *FOR_EVER, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
-    os.kill(ranks(run)[rank], signal.SIGKILL)
+    run.kill(rank)
     assert run.wait() == 1
     assert run.lines[-1].startswith(
         "failed: a rank was killed or crashed, and without fault tolerance (MPICH) all others end"

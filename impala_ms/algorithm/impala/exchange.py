@@ -345,7 +345,7 @@ class LearnerExchange:
                 return False  # held until the sizes of further messages are known
             self.transport.release(peer, self._capacity)
             return True
-        if tag == UNROLL and not self.take_unroll(peer, self.unroll_of(peer, data)):
+        if tag == UNROLL and not self.take_unroll(peer, data):
             return False
         if tag == EVALUATION:
             version, flat, returns = unpack_weights(data, self._weights_size)
@@ -377,19 +377,27 @@ class LearnerExchange:
                 + ": all ranks need the same environment"
             )
 
-    def unroll_of(self, peer, data):
-        """The fields of an unroll that a rank sent.
+    def take_round(self, gathered):
+        """Put the unrolls of a synchronous round into the batch.
+
+        Args:
+            gathered: ``[actors, unrolls of each, bytes of an unroll]`` uint8, in rank order.
+        """
+        for rank, unrolls in enumerate(gathered, 1):
+            self.roster.hear(rank, time.monotonic())
+            for data in unrolls:
+                self.take_unroll(rank, data)
+
+    def take_unroll(self, peer, data):
+        """Put an unroll into the batch; False, with nothing done, while there is no room.
 
         Raises:
-            RunError: If it cannot be read as one.
+            RunError: If the message cannot be read as an unroll.
         """
         try:
-            return self._spec.views(data)
+            unroll = self._spec.views(data)
         except ValueError as error:
             raise RunError(f"rank {peer}: {error}") from error
-
-    def take_unroll(self, peer, unroll):
-        """Put an unroll into the batch; False, with nothing done, while there is no room."""
         steps = int((~unroll["first"][1:]).sum())
         if self._stopping:
             self.env_steps_received += steps

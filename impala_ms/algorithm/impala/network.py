@@ -4,13 +4,12 @@ Input: observations and what else it asks for. Output: parameters of the policy'
 the baseline's value.
 """
 
-import inspect
 import math
 
 import mindspore as ms
 from mindspore import nn, ops
 
-from impala_ms.config import ConfigError, resolve
+from impala_ms.config import ConfigError, check_arguments, resolve
 from impala_ms.nets.mlp import MLP, dense
 from impala_ms.ops.distributions import one_hot
 from impala_ms.trajectory import leaf_array, leaves
@@ -184,13 +183,13 @@ def make_torso(name, type_, arguments, options):
     Raises:
         ConfigError: If the class does not take the options, or is no torso.
     """
-    try:
-        inspect.signature(type_).bind(*arguments, **options)
-    except TypeError as error:
-        raise ConfigError(
-            f"network.torso {name} with network.options {options}: {error}; a torso is made by "
-            "(observation_shape, **options)"
-        ) from error
+    check_arguments(
+        f"network.torso {name} with network.options {options}",
+        "a torso is made by (observation_shape, **options)",
+        type_,
+        *arguments,
+        **options,
+    )
     torso = type_(*arguments, **options)
     if not (isinstance(torso, nn.Cell) and isinstance(getattr(torso, "outputs", None), int)):
         raise ConfigError(

@@ -5,7 +5,6 @@ network in the run folder. The classes are those that ``algorithm_config`` names
 only by the rank that needs it.
 """
 
-import inspect
 import logging
 import time
 from functools import partial
@@ -18,7 +17,7 @@ from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import ConfigError, adopt, resolve
+from impala_ms.config import ConfigError, adopt, check_arguments, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
@@ -46,16 +45,18 @@ def make_policy(config, spaces):
     if frames > 1:
         observation = observation | {"shape": [frames, *observation["shape"]]}
     params = dict(config.network_params)
-    settings = params.pop("options") | params
+    options = params.pop("options")
     arguments = observation, make_distribution(spaces["action"])
-    try:
-        inspect.signature(network).bind(*arguments, **settings)
-    except TypeError as error:
-        raise ConfigError(
-            f"the network {name}: {error}; it is made by (observation_space, distribution, **all "
-            "that is in network_params and its options)"
-        ) from error
-    policy = network(*arguments, **settings)
+    check_arguments(
+        f"the network {name}",
+        "it is made by (observation_space, distribution, **all that is in network_params and its "
+        "options)",
+        network,
+        *arguments,
+        **options,
+        **params,
+    )
+    policy = network(*arguments, **options, **params)
     if params["core"] != "none" and not getattr(policy, "state_size", 0):
         raise ConfigError(
             f"network.core is {params['core']}, but the network {name} has no memory (its "

@@ -181,21 +181,18 @@ class IMPALATrainer(compat.Trainer):
 
     def learn_synchronously(self):
         """Rounds: broadcast weights, gather S unrolls in rank order, update."""
-        exchange, spec = self.exchange, self.batches.spec
-        actors = self.params["actors"]
-        gathered = np.zeros((actors, self.batches.unrolls // actors, spec.nbytes), np.uint8)
+        exchange, batches, actors = self.exchange, self.batches, self.params["actors"]
+        shape = actors, batches.unrolls // actors, batches.spec.nbytes
+        gathered = np.zeros(shape, np.uint8)
         while not self.finished():
             self.broadcast(self.version)
             self.recorder.waiting.begin(time.monotonic())
             exchange.finish(exchange.transport.gather(None, gathered))
             self.recorder.waiting.end(time.monotonic())
-            for rank, unrolls in enumerate(gathered, 1):
-                exchange.roster.hear(rank, time.monotonic())
-                for unroll in unrolls:
-                    exchange.take_unroll(rank, exchange.unroll_of(rank, unroll))
+            exchange.take_round(gathered)
             batch = exchange.take(0.0)
             self.update(batch)
-            self.batches.give_back(batch)
+            batches.give_back(batch)
             self.keep_records()
         self.broadcast(STOP_VERSION)
 
