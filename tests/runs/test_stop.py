@@ -1,11 +1,12 @@
 """Ctrl-C and SIGTERM at every stage: all ranks gone in ten seconds, one final checkpoint."""
 
+import os
 import signal
 
 import pytest
 
 from impala_ms import checkpoint
-from tests.runs.run import FOR_EVER
+from tests.runs.run import FOR_EVER, command_of
 
 pytestmark = pytest.mark.mpi
 
@@ -40,6 +41,22 @@ def test_while_a_lost_actor_is_started_again(start, number, code):
     run.kill(2)
     run.until(lambda: "rank 2 is started again" in run.log(0))
     assert_stopped_with_a_checkpoint(run, number, code)
+
+
+@pytest.mark.slow
+def test_while_a_process_that_was_killed_at_its_start_is_waited_for(start):
+    """MPI does not return from starting it; the run must still end, and say what it has."""
+    run = start(2, *FOR_EVER)
+    run.until_training()
+    run.kill(1)
+    for pid in run.until(lambda: replacements(run)):
+        os.kill(pid, signal.SIGKILL)
+    assert_stopped_with_a_checkpoint(run, *INT)
+
+
+def replacements(run):
+    """Processes that are started in the place of a lost actor."""
+    return [pid for pid, _ in run.processes() if "--in-place-of" in command_of(pid)]
 
 
 @one
