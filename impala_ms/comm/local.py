@@ -79,9 +79,9 @@ class LocalTransport:
         self._inboxes[peer].append(pending)
         return pending
 
-    def lost(self) -> list[int]:
+    def lost(self) -> dict[int, str]:
         """Nobody dies alone in one process."""
-        return []
+        return {}
 
     def replace(self, peer: int, command: list[str]) -> NoReturn:
         """There is one process."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from impala_ms.comm.transport import Message, RankLostError
 logger = logging.getLogger(__name__)
 
 FINALIZE_S = 3.0
+SPAWN_S = 30.0  # a process that MPI has not started by then is given up
 
 
 class MPIPending:
@@ -51,6 +54,33 @@ class MPIPending:
         return bool(completed)
 
 
+class MPIStarting:
+    """A process that MPI is starting, in a thread of its own.
+
+    ``MPI_Comm_spawn`` takes about a second, and never returns if the process dies before it has
+    called ``MPI_Init``; what other threads ask of MPI goes on meanwhile.
+    """
+
+    def __init__(self, peer: int, command: list[str]) -> None:
+        """Begin to start the process that is to be this peer."""
+        self.peer, self.command = peer, command
+        self.deadline = time.monotonic() + SPAWN_S
+        self.messages: list[tuple[int, NDArray[Any]]] = []  # (tag, data) to send when it is there
+        self.place: tuple[Any, int] | None = None
+        self.error: Exception | None = None
+        self._comm = MPI.COMM_SELF.Dup()  # spawning is collective: not twice at once in one
+        self.thread = threading.Thread(target=self._spawn, name=f"rank {peer}", daemon=True)
+        self.thread.start()
+
+    def _spawn(self) -> None:
+        try:
+            between = self._comm.Spawn(self.command[0], self.command[1:], maxprocs=1)
+            between.Set_errhandler(MPI.ERRORS_RETURN)
+            self.place = between, 0
+        except Exception as error:  # noqa: BLE001  (told to the one who asked)
+            self.error = error
+
+
 class MPITransport:
     """One rank's end of a communicator (default: all ranks of the job)."""
 
@@ -71,6 +101,8 @@ class MPITransport:
         self.rank, self.size = in_place_of or (self._comm.Get_rank(), self._comm.Get_size())
         # Where a peer is reached if not under its rank in the communicator.
         self._places: dict[int, tuple[Any, int]] = {}
+        self._starting: list[MPIStarting] = []  # also those given up, which may still come
+        self._awaited: dict[int, MPIStarting] = {}
         if in_place_of:
             self._places[0] = MPI.Comm.Get_parent(), 0
             self._places[0][0].Set_errhandler(MPI.ERRORS_RETURN)
@@ -78,7 +110,7 @@ class MPITransport:
         self._buffers: dict[int, NDArray[np.uint8]] = {}
         self._requests: dict[int, Any] = {}
         self._arrived: dict[int, Message] = {}
-        self._lost: list[int] = []
+        self._lost: dict[int, str] = {}
         self._under_way: set[MPIPending] = set()
 
     def listen(self, peer: int, capacity_bytes: int) -> None:
@@ -87,21 +119,25 @@ class MPITransport:
         self._post(peer)
 
     def _post(self, peer: int) -> None:
+        if peer in self._awaited:
+            return
         comm, place = self._places.get(peer, (self._comm, peer))
         try:
             self._requests[peer] = comm.Irecv(self._buffers[peer], place, MPI.ANY_TAG)
         except MPI.Exception as error:
-            self._lose(peer, error)
+            logger.debug("receive from rank %d failed: %s", peer, error)
+            self._lose(peer, "was lost")
 
-    def _lose(self, peer: int, error: Exception) -> None:
+    def _lose(self, peer: int, what: str) -> None:
         self._requests.pop(peer, None)
         self._buffers.pop(peer, None)
-        self._lost.append(peer)
-        logger.debug("receive from rank %d failed: %s", peer, error)
+        self._lost[peer] = what
 
     def poll(self) -> list[Message]:
         """Test the posted receives; messages not released stay."""
         status = MPI.Status()
+        for starting in list(self._starting):
+            self._look_at(starting)
         for peer, request in list(self._requests.items()):
             try:
                 if not request.Test(status):
@@ -113,7 +149,8 @@ class MPITransport:
                         f"rank {peer} sent more than the {self._buffers[peer].size} bytes that "
                         f"rank {self.rank} has room for"
                     ) from error
-                self._lose(peer, error)
+                logger.debug("receive from rank %d failed: %s", peer, error)
+                self._lose(peer, "was lost")
                 continue
             del self._requests[peer]
             data = self._buffers[peer][: status.Get_count(MPI.BYTE)]
@@ -128,27 +165,54 @@ class MPITransport:
         self._post(peer)
 
     def send(self, peer: int, tag: int, data: NDArray[Any]) -> MPIPending:
-        """Begin a synchronous-mode send."""
-        comm, place = self._places.get(peer, (self._comm, peer))
+        """Begin a synchronous-mode send; to a process that is not there yet, when it is."""
+        if starting := self._awaited.get(peer):
+            starting.messages.append((tag, data))
+            return MPIPending(MPI.REQUEST_NULL, data, self._under_way, raises=False)
+        return self._send(*self._places.get(peer, (self._comm, peer)), tag, data)
+
+    def _send(self, comm: Any, place: int, tag: int, data: NDArray[Any]) -> MPIPending:
         try:
             request = comm.Issend([data, MPI.BYTE], place, tag)
         except MPI.Exception:
             request = MPI.REQUEST_NULL  # dead: the receive posted to it tells
         return MPIPending(request, data, self._under_way, raises=False)
 
-    def lost(self) -> list[int]:
-        """Peers whose posted receive failed since the last call."""
-        lost, self._lost = self._lost, []
+    def lost(self) -> dict[int, str]:
+        """Peers whose posted receive failed, or that could not be started, since the last call."""
+        lost, self._lost = self._lost, {}
         return lost
 
     def replace(self, peer: int, command: list[str]) -> None:
-        """``MPI_Comm_spawn``, which takes about a second; it inherits mpirun's environment."""
+        """Start a process beside; it inherits mpirun's environment."""
         if peer in self._requests:  # MPI may still write to its buffer
             self._given_up.append((self._requests.pop(peer), self._buffers.pop(peer)))
         self._arrived.pop(peer, None)
-        between = MPI.COMM_SELF.Spawn(command[0], command[1:], maxprocs=1)
-        between.Set_errhandler(MPI.ERRORS_RETURN)
-        self._places[peer] = between, 0
+        self._buffers.pop(peer, None)
+        self._awaited[peer] = MPIStarting(peer, command)
+        self._starting.append(self._awaited[peer])
+
+    def _look_at(self, starting: MPIStarting) -> None:
+        peer = starting.peer
+        awaited = self._awaited.get(peer) is starting
+        if starting.thread.is_alive():
+            if awaited and peer in self._buffers and time.monotonic() > starting.deadline:
+                self._lose(peer, f"has not started in {SPAWN_S:g} s")
+            return
+        self._starting.remove(starting)
+        place = starting.place
+        if place is not None:
+            for tag, data in starting.messages:
+                self._send(*place, tag, data)
+        if not awaited:
+            return
+        del self._awaited[peer]
+        if place is None:
+            self._lose(peer, f"could not be started ({starting.error})")
+            return
+        self._places[peer] = place
+        if peer in self._buffers:
+            self._post(peer)
 
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> MPIPending:
         """``Igatherv`` to rank 0, which gives nothing itself."""
@@ -169,8 +233,11 @@ class MPITransport:
 
         Finalizing waits for all ranks, and may do so for ever when one died early: after
         ``FINALIZE_S`` the process is ended by an alarm instead. (A thread could not do it:
-        mpi4py keeps Python's lock meanwhile.)
+        mpi4py keeps Python's lock meanwhile.) While a process is being started MPI cannot be
+        finalized at all.
         """
+        if self._starting:
+            self.abort(0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, FINALIZE_S)
         for request in (*self._requests.values(), *(given_up for given_up, _ in self._given_up)):

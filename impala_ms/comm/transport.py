@@ -61,13 +61,18 @@ class Transport(Protocol):
     def send(self, peer: int, tag: int, data: NDArray[Any]) -> Pending:
         """Begin to send; completes only when the receiver takes it, so senders can be held up."""
 
-    def lost(self) -> list[int]:
-        """Peers found dead since the last call; only peers listened to are watched."""
+    def lost(self) -> dict[int, str]:
+        """Peers found dead since the last call, and what happened, such as ``was lost``.
+
+        Only peers listened to are watched.
+        """
 
     def replace(self, peer: int, command: list[str]) -> None:
-        """Start a process that takes the place of a peer: lost, or no longer listened to.
+        """Begin to start a process that takes the place of a peer: lost, or no longer listened to.
 
-        It finds its end of the transport by itself. ``listen`` to it afterwards.
+        It finds its end of the transport by itself. ``listen`` to it afterwards; if it cannot be
+        started, it is ``lost``. One that is started after all, when it has been replaced itself,
+        gets what was sent to it before that.
         """
 
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> Pending:

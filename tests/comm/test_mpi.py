@@ -80,6 +80,10 @@ def test_a_lost_actor_can_be_replaced_and_its_replacement_too():
     mpi("a_replaced_actor", exit_code=None)  # mpirun gives that of the replacement
 
 
+def test_replacements_that_do_not_start_are_given_up_and_told_to_leave():
+    mpi("replacements_that_do_not_start", survivors=[0, 1, 2, 2], exit_code=None)
+
+
 def test_a_replacement_notices_a_killed_learner():
     mpi("a_learner_lost_to_a_replaced_actor", survivors=[1, 2])
 

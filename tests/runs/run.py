@@ -89,6 +89,10 @@ class Run:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def replacements(self):
+        """Processes that were started in the place of a lost actor."""
+        return [pid for pid, _ in self.processes() if "--in-place-of" in command_of(pid)]
+
     def processes(self):
         """The processes of this run that live: ``[(pid, {environment variable: value})]``."""
         found = []

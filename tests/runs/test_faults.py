@@ -127,6 +127,25 @@ class TestKilled:
         assert "rank 1 is started again (try 2)" in run.log(0)
         assert run.stop()[0] == 130
 
+    @SLOW
+    def test_one_that_is_started_again_is_killed_before_mpi_knows_it(self, start):
+        """MPI says nothing of that: it is given up, and the next is started."""
+        run = start(3, *FOR_EVER)
+        run.until_training()
+        run.kill(2)
+        for pid in run.until(run.replacements):
+            os.kill(pid, signal.SIGKILL)
+        steps = run.rows()[-1]["env_steps"]
+        run.until(lambda: run.rows()[-1]["env_steps"] > steps + 5000)
+        run.until(lambda: "rank 2 has not started in 30 s" in run.log(0))
+        run.until(lambda: "rank 2 takes part again" in run.log(0))
+        run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
+        code, took_s = run.stop()
+        assert code == 130
+        assert took_s < OVER_S
+        assert run.json("status.json")["state"] == "stopped"
+        assert "Traceback" not in run.log(0)
+
     def test_one_that_is_started_again_and_raises_ends_the_run(self, start):
         run = start(2, *FOR_EVER, *TROUBLED, "--set", "collect_env.kwargs={rank: 1, after: true}")
         run.until_training()

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from impala_ms import checkpoint
-from tests.runs.run import FOR_EVER, command_of
+from tests.runs.run import FOR_EVER
 
 pytestmark = pytest.mark.mpi
 
@@ -49,14 +49,9 @@ def test_while_a_process_that_was_killed_at_its_start_is_waited_for(start):
     run = start(2, *FOR_EVER)
     run.until_training()
     run.kill(1)
-    for pid in run.until(lambda: replacements(run)):
+    for pid in run.until(run.replacements):
         os.kill(pid, signal.SIGKILL)
     assert_stopped_with_a_checkpoint(run, *INT)
-
-
-def replacements(run):
-    """Processes that are started in the place of a lost actor."""
-    return [pid for pid, _ in run.processes() if "--in-place-of" in command_of(pid)]
 
 
 @one

@@ -22,7 +22,7 @@ from collections import deque
 
 import numpy as np
 
-from impala_ms.algorithm.impala.roster import ALIVE, EXPECTED, SILENT, Roster, RunError
+from impala_ms.algorithm.impala.roster import ALIVE, EXPECTED, Roster, RunError
 from impala_ms.comm.transport import RankLostError
 from impala_ms.session import replacement
 from impala_ms.trajectory import non_finite
@@ -262,9 +262,7 @@ class LearnerExchange:
         """
         self._stopping = True
         if self._thread is not None:
-            self._thread.join(STOP_S)
-            if self._thread.is_alive():  # it is starting a process, which may never come
-                return False
+            self._thread.join()
         if not self.transport.concurrent:
             return True  # the actor is in this thread and has been left alone
         deadline = time.monotonic() + STOP_S
@@ -295,38 +293,31 @@ class LearnerExchange:
         for message in self.transport.poll():
             roster.hear(message.peer, now)
             busy |= self._handle(message)
-        for peer in self.transport.lost():
+        for peer, what in self.transport.lost().items():
             if self._stopping:
                 roster.leave(peer)
             else:
-                roster.lose(peer, "was lost", now)
+                roster.lose(peer, what, now)
         if self._stopping:
             return busy
         if self.transport.concurrent:
             roster.lose_silent(now)
-            silent = roster.of(SILENT)
             for peer in roster.due(now):
-                self._replace(peer, peer in silent)
+                self._replace(peer)
         if self._weights is not None:
             self._send_weights()
         return busy
 
-    def _replace(self, peer, silent):
-        """Start a new process in the place of a rank; one that is silent may wake up."""
+    def _replace(self, peer):
+        """Start a new process in the place of a rank."""
         member, place = self.roster.members[peer], (peer, self.transport.size) * 2
         variables = {
             f"OMPI_COMM_WORLD_{name}": str(value) for name, value in zip(PLACE, place, strict=True)
         } | member.about.get("variables", {})  # as MPI said to the first, if it came to tell
-        if silent:
-            self.transport.send(peer, STOP, encode({}))
+        self.transport.send(peer, STOP, encode({}))  # it may wake up, or start after all
         self._sent.pop(peer, None)
-        try:
-            self.transport.replace(peer, replacement(member.incarnation, variables))
-        except Exception as error:
-            self.roster.lose(peer, f"could not be started again ({error})", self._served)
-            return
+        self.transport.replace(peer, replacement(member.incarnation, variables))
         self.transport.listen(peer, SMALL_BYTES)
-        self._served = time.monotonic()  # it took a while
 
     def _send_weights(self):
         version, message = self._weights

@@ -52,16 +52,19 @@ class FakeTransport(LocalTransport):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.dead = []
+        self.dead = {}
         self.replaced = []  # (rank, command)
+        self.told = {}  # by rank: tags of what the process before had not yet taken
 
     def replace(self, peer, command):
         self.replaced.append((peer, command))
+        self.told[peer] = [pending.message.tag for pending in self._inboxes[peer]]
+        self._inboxes[peer].clear()
         for pending in [p for p in self._inboxes[self.rank] if p.message.peer == peer]:
             self._inboxes[self.rank].remove(pending)
 
     def lost(self):
-        dead, self.dead = self.dead, []
+        dead, self.dead = self.dead, {}
         return dead
 
 
@@ -85,8 +88,8 @@ class Group:
         self.learner.serve()
         return self
 
-    def dead(self, rank):
-        self.learner.transport.dead.append(rank)
+    def dead(self, rank, what="was lost"):
+        self.learner.transport.dead[rank] = what
 
     def publish(self, version):
         self.learner.publish(version, np.full(WEIGHTS_SIZE, version, np.float32))
@@ -557,18 +560,18 @@ class TestRestart:
         assert group.learner.transport.replaced == []  # it may come back
         pass_time(group, clock, 12.0, talking=[])
         assert 2 in [rank for rank, _ in group.learner.transport.replaced]
-        assert group.actors[2].drain()  # STOP
+        assert group.learner.transport.told[2] == [STOP]
 
     def test_a_process_that_cannot_be_started(self, clock, caplog):
         group = self.begin(min_actors=1)
-
-        def refuse(peer, command):
-            raise OSError("no more processes")
-
-        group.learner.transport.replace = refuse
         group.dead(2)
+        for tries in (1, 2):
+            pass_time(group, clock, 5.0)
+            assert len(group.learner.transport.replaced) == tries
+            group.dead(2, "could not be started (no more processes)")
         pass_time(group, clock, 30.0)
-        assert caplog.text.count("rank 2 could not be started again (no more processes)") == 2
+        assert caplog.text.count("rank 2 could not be started (no more processes)") == 2
+        assert len(group.learner.transport.replaced) == 2
         assert group.learner.roster.alive == {1}
 
     def test_all_of_them_before_the_first_has_spoken(self, clock):
