@@ -77,7 +77,7 @@ class MPIStarting:
             between = self._comm.Spawn(self.command[0], self.command[1:], maxprocs=1)
             between.Set_errhandler(MPI.ERRORS_RETURN)
             self.place = between, 0
-        except Exception as error:  # noqa: BLE001  (told to the one who asked)
+        except Exception as error:
             self.error = error
 
 
@@ -169,7 +169,8 @@ class MPITransport:
         if starting := self._awaited.get(peer):
             starting.messages.append((tag, data))
             return MPIPending(MPI.REQUEST_NULL, data, self._under_way, raises=False)
-        return self._send(*self._places.get(peer, (self._comm, peer)), tag, data)
+        comm, place = self._places.get(peer, (self._comm, peer))
+        return self._send(comm, place, tag, data)
 
     def _send(self, comm: Any, place: int, tag: int, data: NDArray[Any]) -> MPIPending:
         try:
