@@ -47,6 +47,7 @@ LINGER_S = 10.0  # what the other ranks have once rank 0 has written its status
 ORPHANED_S = 7.0  # what the other ranks have once rank 0 is gone without a status
 START_S = 30.0  # until mpirun has started a rank, however busy the machine is
 TOGETHER_S = 5.0  # from its first rank to its last
+HALTED_S = 10.0  # that a rank may be stopped (SIGSTOP) while the others wait to be connected
 UNCONNECTED_S = 2.0  # what the others have if one is gone before all are connected
 REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals child and group
 VERSION_S = 10.0  # for an mpirun to say which it is
@@ -358,6 +359,7 @@ class Job:
         self._deadline = float("inf")
         self._killed = False
         self.gone: int | None = None  # the rank whose end ended the others
+        self.halted = False  # it has not ended: somebody stopped it
         self.mpich = ranks > 1 and is_mpich(Path(command[0]))
         self.said = ""  # the last line in which a rank told of a failure
         self._showing_since: float | None = None
@@ -365,6 +367,7 @@ class Job:
         self.hostfile = hostfile
         self._pids: dict[int, int] = {}  # by rank, of those that were seen
         self._seen_at = 0.0  # the first of them
+        self._halted_at: dict[int, float] = {}  # by rank
         self._connected = False
         self._display: progress.Display | None = display
         self._pending = b""
@@ -506,7 +509,13 @@ class Job:
         late &= self.hostfile is None  # those on other hosts are never seen
         for rank in range(watched):
             seen = self._pids.get(rank)
-            if late if seen is None else not Path(f"/proc/{seen}").exists():
+            state = "" if seen is None else _state(seen)
+            if not state and (seen is not None or late):
+                return rank
+            if state != "T" or self._connected:
+                self._halted_at.pop(rank, None)
+            elif now > self._halted_at.setdefault(rank, now) + HALTED_S:
+                self.halted = True
                 return rank
         return None
 
@@ -534,6 +543,14 @@ class Job:
                     pass
             time.sleep(0.05)
             self._process.poll()
+
+
+def _state(pid: int) -> str:
+    """``R`` for a process that runs, ``T`` for one that is stopped; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def _death_signal(number: int) -> Callable[[], None]:
@@ -611,8 +628,9 @@ def _without_status(run_dir: Path, returncode: int, job: Job, ranks: int) -> lis
         return [f"failed: mpirun, which holds the ranks together, was {killed}"]
     if job.mpich:  # ends all when one ends, and cannot be trusted to name it
         said = "a rank was killed or crashed, and without fault tolerance (MPICH) all others end"
-    elif gone:
-        said = f"rank {gone} ended before all ranks were connected"
+    elif gone or job.halted:
+        what = "was stopped (SIGSTOP)" if job.halted else "ended"
+        said = f"rank {gone} {what} before all ranks were connected"
     elif gone == 0 or log.exists():
         said = f"the learner (rank 0) ended without a word{f' ({killed})' if killed else ''}"
     else:

@@ -220,6 +220,35 @@ class TestExitCode:
         assert not job.left()
 
     @pytest.mark.mpi
+    @pytest.mark.parametrize("halted", [0, 2])
+    def test_a_rank_that_is_stopped_before_all_are_connected_ends_the_others(self, start, halted):
+        job = start(
+            f"up(); time.sleep(1)\nif rank == {halted}: os.kill(os.getpid(), signal.SIGSTOP)\n"
+            "time.sleep(120)",
+            3,
+            LIMITS="HALTED_S=1",
+        )
+        began = time.monotonic()
+        assert job.wait() == 1
+        assert time.monotonic() - began < 10
+        said = f"rank {halted} was stopped (SIGSTOP) before all ranks were connected"
+        assert said in job.lines[-1]
+        assert not job.left()
+
+    @pytest.mark.mpi
+    def test_a_rank_that_is_stopped_for_a_moment_is_waited_for(self, start):
+        job = start(
+            "import subprocess\nup()\nif rank == 2:\n"
+            "    subprocess.Popen(['sh', '-c', f'sleep 2; kill -CONT {os.getpid()}'])\n"
+            "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+            "time.sleep(3 if rank == 2 else 5)\n"
+            "if rank == 0: write_status(state='finished')",
+            3,
+            LIMITS="HALTED_S=4",
+        )
+        assert job.wait() == 0, job.lines
+
+    @pytest.mark.mpi
     def test_a_rank_that_is_gone_later_is_the_learners_affair(self, start):
         job = start(
             "up(); connected(); time.sleep(1)\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
