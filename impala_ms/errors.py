@@ -5,10 +5,16 @@ Input: an exception. Output: one line of bearable length, with where it came fro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+OURS = str(Path(__file__).parent)
 LONGEST = 300  # characters of a foreign text inside a message
+# What MindSpore puts under a message: its own calls, and the lines of a graph that is compiled.
+MINDSPORE_CALLS = re.compile(r"\s-{9,}\s+- C\+\+ Call Stack.*", re.DOTALL)
+GRAPH_LINE = re.compile(r"# \d+ In file (\S+?:\d+)")
 
 
 def add_note(error: BaseException, note: str) -> None:
@@ -45,9 +51,16 @@ def notes_of(error: BaseException) -> list[str]:
 def describe(error: BaseException) -> str:
     """An exception in one line: class, text and notes; only the text where the class is ours.
 
-    The text is cut at ``LONGEST`` if it is foreign, so that the notes are always seen.
+    The text is cut at ``LONGEST`` if it is foreign, so that the notes are always seen. Of a graph
+    that MindSpore could not compile the innermost line of Python is given, if it is not ours.
     """
-    name, text = type(error).__name__, " ".join(text_of(error).split())
+    text, name = text_of(error), type(error).__name__
+    if calls := MINDSPORE_CALLS.search(text):
+        text = text[: calls.start()].strip("' \n")
+        places = GRAPH_LINE.findall(calls.group())
+        if places and not places[-1].startswith(OURS):
+            name = f"{name} ({places[-1]})"
+    text = " ".join(text.split())
     if str(type(error).__module__).startswith("impala_ms.") and text:
         line = text  # written for the user: the class adds nothing
     elif issubclass(type(error), SystemExit):

@@ -10,6 +10,7 @@ import mindspore as ms
 import numpy as np
 
 from impala_ms import compat
+from impala_ms.algorithm.impala.network import check_outputs
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.trajectory import push_frame
 
@@ -104,6 +105,7 @@ class IMPALAActor(compat.Actor):
         self._stream = None
         self.parts = 0  # of a structured observation
         self.inputs = len(getattr(policy, "inputs", ()))
+        self.state_size = int(getattr(policy, "state_size", 0))
 
     def construct(self, noise, *tensors):
         """Sample actions in E environments.
@@ -123,6 +125,7 @@ class IMPALAActor(compat.Actor):
         inputs = tensors[begin : begin + self.inputs]
         mask = tensors[-1] if len(tensors) > begin + self.inputs else None
         outputs = self.policy(observation, inputs) if inputs else self.policy(observation)
+        check_outputs(outputs, noise.shape[0], self.distribution.num_parameters, self.state_size)
         logits = outputs[0] if mask is None else self.distribution.mask(outputs[0], mask)
         action = self.distribution.sample(logits, noise)
         return (action, logits, outputs[2]) if len(outputs) == 3 else (action, logits)

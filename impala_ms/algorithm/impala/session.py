@@ -15,9 +15,10 @@ import numpy as np
 from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
+from impala_ms.algorithm.impala.network import check_policy
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import ConfigError, adopt, check_arguments, resolve
+from impala_ms.config import adopt, check_arguments, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
@@ -36,8 +37,7 @@ def make_policy(config, spaces):
     """The network for these spaces; its parameters have the same order on every rank.
 
     Raises:
-        ConfigError: If a network of the user's takes other settings, or has no core when one is
-            asked for.
+        ConfigError: If a network of the user's takes other settings, or cannot be used.
     """
     name = config.algorithm_config["policy_and_network"]["type"]
     network = resolve(name)
@@ -57,11 +57,7 @@ def make_policy(config, spaces):
         **params,
     )
     policy = network(*arguments, **options, **params)
-    if params["core"] != "none" and not getattr(policy, "state_size", 0):
-        raise ConfigError(
-            f"network.core is {params['core']}, but the network {name} has no memory (its "
-            "state_size is 0 or missing): set network.core to none"
-        )
+    check_policy(policy, name, params["core"])
     return policy
 
 

@@ -4,8 +4,10 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.algorithm.impala.network import WIDEST, IMPALAPolicy, Torso
+from impala_ms.algorithm.impala.actor import IMPALAActor
+from impala_ms.algorithm.impala.network import WIDEST, IMPALAPolicy, Torso, check_policy
 from impala_ms.config import ConfigError
+from impala_ms.errors import describe
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.distributions import Categorical
 from tests import compiled  # noqa: F401  sets graph mode
@@ -159,6 +161,94 @@ class NoCell:
 def test_a_torso_that_is_none_or_takes_no_such_option(options, says):
     with pytest.raises(ConfigError, match=says):
         IMPALAPolicy(box(20, 20), Categorical(4), **options)
+
+
+class Own(ms.nn.Cell):
+    """A network as a user might write it: two numbers to two logits and a baseline."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        self.heads = ms.nn.Dense(2, 3)
+        self.distribution = Categorical(2)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def construct(self, observation, inputs=()):
+        outputs = self.heads(observation)
+        return outputs[:, :2], outputs[:, 2]
+
+
+class NoParameters(ms.nn.Cell):
+    """What it is made of cannot be learned."""
+
+
+def without_distribution():
+    own = Own()
+    del own.distribution
+    return own
+
+
+@pytest.mark.parametrize(
+    ("make", "core", "says"),
+    [
+        (lambda: NoCell(None), "none", "is no mindspore.nn.Cell"),
+        (NoParameters, "none", "has no parameters that can be trained"),
+        (without_distribution, "none", "has no attribute distribution: keep the one"),
+        (lambda: Own(inputs="first"), "none", "has inputs 'first'; allowed is a tuple with any of"),
+        (lambda: Own(inputs=("reward",)), "none", r"has inputs \('reward',\); allowed is"),
+        (lambda: Own(state_size=-1), "none", "has state_size -1; allowed is 0 or more"),
+        (lambda: Own(state_size="8"), "none", "has state_size '8'; allowed is 0 or more"),
+        (lambda: Own(state_size=4), "none", r"has state_size 4 and inputs \(\): a network with"),
+        (lambda: Own(inputs=("core_state",)), "none", "has state_size 0 and inputs"),
+        (Own, "lstm", "network.core is lstm, but the network mine:Net has no memory"),
+    ],
+)
+def test_a_network_of_ones_own_that_cannot_be_used(make, core, says):
+    with pytest.raises(ConfigError, match=f"^(the network mine:Net )?{says}"):
+        check_policy(make(), "mine:Net", core)
+
+
+def test_networks_of_ones_own_that_can_be_used():
+    memory = {"inputs": ["first", "core_state"], "state_size": np.int64(4)}
+    for attributes in ({}, {"inputs": ("last_reward",), "state_size": 0}, memory):
+        check_policy(
+            Own(**attributes), "mine:Net", "lstm" if "first" in str(attributes) else "none"
+        )
+
+
+class Wrong(Own):
+    """A network whose outputs cannot be used, or cannot be had."""
+
+    def construct(self, x, inputs=()):
+        if self.fault == "one":
+            return self.heads(x)
+        if self.fault == "three":
+            return x, x[:, 0], x
+        if self.fault == "width":
+            return self.heads(x), x[:, 0]
+        if self.fault == "baseline":
+            return x, x
+        return x.reshape((3, 7)), x[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("one", "ValueError: the network must return a tuple of 2: parameters [N, A] and baseline"),
+        ("three", "ValueError: the network must return a tuple of 2: parameters [N, A]"),
+        ("width", "ValueError: the network returned ((5, 3), (5)), but must return parameters"),
+        ("baseline", "ValueError: the network returned ((5, 2), (5, 2)), but must return param"),
+        ("construct", f"ValueError ({__file__}:"),
+    ],
+)
+def test_outputs_of_a_network_of_ones_own_that_cannot_be_used(fault, says):
+    """Found when the actor is compiled, in its first call, and said in one line."""
+    actor = IMPALAActor(Wrong(fault=fault), None, 5, None)
+    with pytest.raises(Exception) as raised:  # noqa: PT011  (of a class that MindSpore chooses)
+        actor(ms.Tensor(np.zeros((5, 2), np.float32)), ms.Tensor(np.zeros((5, 2), np.float32)))
+    line = describe(raised.value)
+    assert says in line
+    assert "C++" not in line
 
 
 def test_choices_that_would_not_fit_into_memory():
