@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 
 from impala_ms import compat
-from impala_ms.algorithm.impala.network import check_outputs
+from impala_ms.algorithm.impala.checks import check_outputs
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.trajectory import push_frame
 

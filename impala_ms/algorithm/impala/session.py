@@ -14,8 +14,8 @@ import numpy as np
 
 from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
+from impala_ms.algorithm.impala.checks import check_policy
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
-from impala_ms.algorithm.impala.network import check_policy
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
 from impala_ms.config import adopt, check_arguments, resolve

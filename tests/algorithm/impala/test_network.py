@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from impala_ms.algorithm.impala.actor import IMPALAActor
-from impala_ms.algorithm.impala.network import WIDEST, IMPALAPolicy, Torso, check_policy
+from impala_ms.algorithm.impala.checks import WIDEST, check_policy
+from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso
 from impala_ms.config import ConfigError
 from impala_ms.errors import describe
 from impala_ms.nets.weights import FlatWeights
