@@ -580,6 +580,8 @@ def _nearest(name: str, allowed: Iterable[str], prefix: str = "") -> str:
     near = near or difflib.get_close_matches(name, allowed, n=1)
     if near:
         return f"did you mean {prefix}{near[0]}?"
+    if prefix == "--":
+        return "--help lists all"
     return f"allowed: {', '.join(prefix + name for name in allowed)}"
 
 
@@ -789,6 +791,16 @@ def _is_of_a_run(file: Path) -> bool:
     return True
 
 
+def nothing_left(done: int, total: int) -> str:
+    """Why a run that is resumed has nothing to do, or an empty text."""
+    if done < total:
+        return ""
+    return (
+        f"nothing is left to do: {done:,} env steps of {total:,} were made; "
+        "--total_env_steps gives more"
+    )
+
+
 def holds_a_run(folder: Path) -> bool:
     """Whether there is a checkpoint, or a table with more than the header."""
     table = folder / "metrics.csv"
@@ -879,6 +891,7 @@ def _meta(started: datetime) -> dict[str, Any]:
         "started": started.isoformat(),
         "host": platform.node(),
         "cpus": len(os.sched_getaffinity(0)),
+        "mpirun": os.environ.get("IMPALA_MS_MPIRUN"),
         "argv": [os.environ.get("IMPALA_MS_COMMAND", sys.argv[0]), *sys.argv[1:]],
         "git_commit": commit,
         "versions": versions,

@@ -103,10 +103,14 @@ def main(argv: Sequence[str]) -> int:
         hostfile, options = take_hostfile(argv[2:])
         settings = config.load(_algorithm(argv[0]), options, ranks)
         command = rank_command(script, ranks, hostfile)
+        if settings.resume is not None and (nothing := nothing_left(settings)):
+            say_first(display, "\n".join(nothing))
+            return 0
         run_dir = config.prepare_run_dir(
             settings, started=datetime.fromtimestamp(float(started)).astimezone()
         )
-        say_first(display, f"{settings.describe()}\nrun folder: {shown(run_dir)}")
+        begun = f"starting {ranks} process{'es' * (ranks > 1)}"
+        say_first(display, f"{settings.describe()}\nrun folder: {shown(run_dir)}\n{begun}")
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -120,6 +124,14 @@ def main(argv: Sequence[str]) -> int:
     code, lines = conclusion(run_dir, returncode, job, argv, took_s)
     job.show("\n".join(lines))
     return code
+
+
+def nothing_left(settings: config.Config) -> list[str]:
+    """What is said of a run that is resumed though it has reached its end; empty if it has not."""
+    folder, total = Path(str(settings.resume)), settings.trainer_params["total_env_steps"]
+    status = read_status(folder / "status.json")
+    done = config.nothing_left(int((status or {}).get("env_steps") or 0), total)
+    return [done, *_evaluate(folder, True)] if done else []
 
 
 def current_folder() -> Path:
@@ -610,6 +622,7 @@ def conclusion(
             f"stopped: {reached}",
             *places,
             *nothing,
+            *_evaluate(run_dir, saved),
             *_resume(argv, job.hostfile, run_dir, saved),
         ]
     return int(status.get("exit_code") or 1), [*places, f"failed: {status.get('message')}"]

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not
 from impala_ms.metrics.columns import COLUMNS
 from impala_ms.metrics.sinks import read_rows
 
+ROOT = Path(__file__).resolve().parents[2]
 METRICS = ("episode_return_mean", "entropy", "explained_variance", "env_steps_per_s")
 
 
@@ -39,8 +40,8 @@ def main(argv=None):
         return 1
     except ModuleNotFoundError as error:
         sys.stderr.write(
-            f"{error.name} is missing: {sys.executable} -m pip install -c constraints.txt "
-            "matplotlib\n"
+            f"{error.name} is missing: {sys.executable} -m pip install "
+            f"-c {ROOT / 'constraints.txt'} matplotlib\n"
         )
         return 1
     sys.stdout.write(f"{arguments.output}\n")

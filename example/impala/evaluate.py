@@ -75,7 +75,14 @@ def evaluate(arguments):
     if arguments.checkpoint == "latest":
         path, saved, _ = checkpoint.latest(folder)
     else:
-        path = folder / checkpoint.BEST if arguments.checkpoint == "best" else arguments.checkpoint
+        path = arguments.checkpoint
+        if path == "best":
+            path = folder / checkpoint.BEST
+            if not path.exists():
+                raise checkpoint.CheckpointError(
+                    f"{arguments.run_dir} has no best checkpoint: it is of the best evaluation "
+                    "during training, which --eval_interval_updates asks for"
+                )
         saved, _ = checkpoint.load(path)
 
     device.use("CPU", 1)

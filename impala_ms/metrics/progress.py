@@ -190,7 +190,7 @@ def _steps(done: float | None, total: float | None) -> str:
         return ""
     if not total:
         return f"{_short(done)} steps"
-    return f"{_short(done)}/{_short(total)} steps ({100 * done / total:.0f}%)"
+    return f"{_short(done)}/{_short(total)} steps ({min(100, 100 * done / total):.0f}%)"
 
 
 def _short(number: float) -> str:

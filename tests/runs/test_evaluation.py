@@ -98,7 +98,8 @@ class TestEvaluate:
     def test_no_best_without_evaluation_in_training(self, copy):
         done = evaluate(copy, "--checkpoint", "best")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-        assert "best.ckpt" in done.stderr
+        assert "has no best checkpoint" in done.stderr
+        assert "--eval_interval_updates" in done.stderr
 
     def with_environment(self, copy, tmp_path, id, kwargs):
         """The run, to be evaluated in another environment."""

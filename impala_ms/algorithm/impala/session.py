@@ -18,7 +18,7 @@ from impala_ms.algorithm.impala.checks import check_policy
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import adopt, check_arguments, resolve
+from impala_ms.config import adopt, check_arguments, nothing_left, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
@@ -209,6 +209,11 @@ class IMPALASession(compat.Session):
             job.wall_time_before_s = state["wall_time_s"]
             logger.info("resumed from %s", path)
         recorder = Recorder(time.monotonic(), state.get("totals"))
+        if config.resume:
+            job.console.write(
+                f"resumed from {path.name}: {recorder.env_steps:,} env steps, "
+                f"{recorder.updates:,} updates\n"
+            )
         self.sinks = self.make_sinks(recorder)
         adopt(job.run_dir)  # not before it is known that the saved state fits
         spec = make_spec(config, spaces, policy)
@@ -233,12 +238,10 @@ class IMPALASession(compat.Session):
         trainer = resolve(config.algorithm_config["trainer"]["type"])(
             parts, params | {"action_repeat": frames, "actors": config.actors}
         )
-        if recorder.env_steps >= params["total_env_steps"]:
-            job.console.write(
-                f"nothing is left to do: {recorder.env_steps:,} env steps of "
-                f"{params['total_env_steps']:,} were made; --total_env_steps gives more\n"
-            )
+        if nothing := nothing_left(recorder.env_steps, params["total_env_steps"]):
+            job.console.write(f"{nothing}\n")
         elif not trainer.finished():
+            job.console.write("compiling the learner's step, then it begins\n")
             began = time.perf_counter()
             learner.warm_up(spec.batch(config.unrolls_per_batch))
             logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
