@@ -105,6 +105,21 @@ def slow_trainer(parts, params):
     return IMPALATrainer(parts, params)
 
 
+def slow_learner(*arguments):
+    """The shipped learner; its step takes 12 s more to compile."""
+    from impala_ms.algorithm.impala.learner import IMPALALearner
+
+    learner = IMPALALearner(*arguments)
+    compile_ = learner.warm_up
+
+    def slowly(batch):
+        time.sleep(12.0)
+        compile_(batch)
+
+    learner.warm_up = slowly
+    return learner
+
+
 def recording_trainer(parts, params):
     """The shipped trainer; what the learner begins with goes to ``start_<epoch>.npz``."""
     from impala_ms.algorithm.impala.trainer import IMPALATrainer

@@ -19,6 +19,7 @@ RECORDING = (
     *["--batch_size", "4", "--log_interval_s", "0.2"],
 )
 SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
+SLOW_LEARNER = ("--set", "learner.type=tests.runs.plugins:slow_learner")
 OVER_S = 30.0
 SLOW = pytest.mark.slow  # further variants: a run each takes ten seconds
 MODES = pytest.mark.parametrize(
@@ -273,6 +274,13 @@ class TestOneRank:
         assert "\nKeyError: 'no track'\nin reset, " in last_traceback(run.log(2))
         assert "Traceback" not in run.log(1)
         assert run.checkpoints() == []
+
+    @SLOW
+    def test_reset_raises_while_the_learner_compiles(self, start):
+        """It listens to nobody meanwhile."""
+        kwargs = "collect_env.kwargs={rank: 2, fails_in_reset: true}"
+        run = self.fail(start, "--set", kwargs, *SLOW_LEARNER)
+        assert_failed(run, 2, "KeyError: 'no track'")
 
     @MODES
     def test_step_37_raises(self, start, options):

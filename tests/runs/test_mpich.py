@@ -9,6 +9,7 @@ import pytest
 from impala_ms import doctor, launch
 from impala_ms.config import ConfigError
 from tests.runs.run import FOR_EVER
+from tests.runs.test_faults import SLOW_LEARNER, TROUBLED, assert_failed
 
 pytestmark = pytest.mark.mpi
 
@@ -74,6 +75,17 @@ def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
         "failed: a rank was killed or crashed, and without fault tolerance (MPICH) all others end"
     )
     assert not any("APPLICATION" in line or line.startswith("=") for line in run.lines)
+
+
+@pytest.mark.slow
+def test_an_actor_that_raises_while_the_learner_compiles(start, mpirun):
+    """It must be heard before it ends, which would end all others without a word."""
+    kwargs = "collect_env.kwargs={rank: 2, fails_in_reset: true}"
+    run = start(
+        *[3, *FOR_EVER, *TROUBLED, "--set", kwargs, *SLOW_LEARNER], IMPALA_MS_MPIRUN=str(mpirun)
+    )
+    run.wait()
+    assert_failed(run, 2, "KeyError: 'no track'")
 
 
 @pytest.mark.slow

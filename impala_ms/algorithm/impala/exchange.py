@@ -36,6 +36,7 @@ STOP_VERSION = -1  # of the broadcast that ends a synchronous run
 SMALL_BYTES = 1 << 18  # room for a message of text, or for the returns of an evaluation
 POLL_S = 0.0003  # between two looks for messages
 STOP_S = 5.0  # that a message at the end of a run may take
+REPORT_S = 120.0  # that an error may take: a learner that compiles listens to nobody
 BEATS = 4  # within heartbeat_s
 PAUSE_S = 1.0  # without a look at messages: this rank was busy or stopped, not the others silent
 PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")  # what MPI says to a process of itself
@@ -149,8 +150,9 @@ class ActorExchange:
         self._spoke = time.monotonic()
 
     def send(self, tag, data, wait=True):
-        """Send another message and, if ``wait``, see it taken (at most ``STOP_S``)."""
-        pending, deadline = self.transport.send(0, tag, data), time.monotonic() + STOP_S
+        """Send another message and, if ``wait``, see it taken, but not for ever."""
+        pending = self.transport.send(0, tag, data)
+        deadline = time.monotonic() + (REPORT_S if tag == ERROR else STOP_S)
         while wait and not pending.done() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
