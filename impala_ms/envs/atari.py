@@ -1,11 +1,11 @@
 """Atari games with the preprocessing of the paper, played by envpool or by ale-py.
 
 Input: an id such as ``ALE/Pong-v5``, ``Pong-v5`` or ``PongNoFrameskip-v4``, which all mean the
-same here. Output: a ``VectorEnvironment`` of single frames ``[E, 84, 84]`` uint8.
+same here. Output: a ``VectorEnvironment`` of single frames ``[E, size, size]`` uint8.
 
 A decision is ``action_repeat`` (4) frames with one action; what is seen is the larger value of
-the last two frames in each pixel, in grey, averaged down to 84x84. An episode begins with 1 to
-``noop_max`` frames without action. Frames are stacked by the actor, not here.
+the last two frames in each pixel, in grey, averaged down to 84x84 (``size``). An episode begins
+with 1 to ``noop_max`` frames without action. Frames are stacked by the actor, not here.
 
 Source: Espeholt et al. 2018, arXiv:1802.01561, table G.1; Mnih et al. 2015 (Nature 518), methods.
 """
@@ -30,8 +30,8 @@ from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.envs.vector import VectorEnvironment
 
 ACTION_REPEAT = 4  # frames
+LARGEST = 160  # columns of a screen; there is nothing more to see
 MOST_FRAMES = 108_000  # of an episode: 30 minutes at 60 frames a second
-SIZE = 84  # pixels
 
 # What `kwargs` may hold, and the defaults.
 OPTIONS: dict[str, Any] = {
@@ -40,6 +40,7 @@ OPTIONS: dict[str, Any] = {
     "repeat_action_probability": 0.0,  # sticky actions: of each frame, to play the last action
     "full_action_space": False,  # all 18 actions instead of those the game uses
     "fire_reset": False,  # press FIRE once at the start
+    "size": 84,  # rows and columns of pixels that are seen
 }
 _VECTORIZATIONS = ("auto", "envpool", "sync", "processes")
 _ID = re.compile(r"(ALE/(?P<a>\w+)-v5|(?P<n>\w+)NoFrameskip-v4|(?P<p>[A-Z]\w*)-v5)")
@@ -93,19 +94,21 @@ def make(
         "episodic_life": options.pop("episodic_life"),
     }
     if vectorization == "envpool" or (vectorization == "auto" and _in_envpool(game)):
-        fire = options.pop("fire_reset")
+        fire, size = options.pop("fire_reset"), options.pop("size")
         return native.EnvpoolVectorEnvironment(
             id,
             f"{game}-v5",
             options={
                 **options,
                 "use_fire_reset": fire,
+                "img_height": size,
+                "img_width": size,
                 "frame_skip": repeat,
                 "max_episode_steps": limit,
                 "stack_num": 1,
                 "episodic_life": False,
             },
-            observation_shape=(SIZE, SIZE),
+            observation_shape=(size, size),
             **settings,
         )
     if not _in_ale(game):
@@ -126,6 +129,7 @@ class AleGame:
         repeat_action_probability: Of each frame, to play the last action once more.
         full_action_space: All 18 actions.
         fire_reset: Press FIRE in the last of the frames at the start.
+        size: Rows and columns of pixels that are seen.
     """
 
     def __init__(
@@ -137,6 +141,7 @@ class AleGame:
         repeat_action_probability: float,
         full_action_space: bool,
         fire_reset: bool,
+        size: int,
     ) -> None:
         """Load the game."""
         import gymnasium
@@ -152,11 +157,11 @@ class AleGame:
             max_num_frames_per_episode=0,  # kept by the vector environment, in decisions
         )
         self._env = env.unwrapped
-        self.observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE), np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (size, size), np.uint8)
         self.action_space = self._env.action_space
         height, width = self._env.ale.getScreenDims()
-        self._shrink_rows = _shrinking(height, SIZE)
-        self._shrink_columns = np.ascontiguousarray(_shrinking(width, SIZE).T)
+        self._shrink_rows = _shrinking(height, size)
+        self._shrink_columns = np.ascontiguousarray(_shrinking(width, size).T)
         self._action_repeat, self._noop_max = action_repeat, noop_max
         self._fire_reset = fire_reset
         self._rng = np.random.default_rng()
@@ -228,6 +233,8 @@ def _check_options(id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     options = OPTIONS | dict(kwargs)
     if type(options["noop_max"]) is not int or options["noop_max"] < 1:
         raise MakeError(f"{id}: noop_max must be an int >= 1, not {options['noop_max']!r}")
+    if type(options["size"]) is not int or not 1 <= options["size"] <= LARGEST:
+        raise MakeError(f"{id}: size must be an int of 1 to {LARGEST}, not {options['size']!r}")
     sticky = options["repeat_action_probability"]
     if not isinstance(sticky, (int, float)) or not 0 <= sticky <= 1:
         raise MakeError(f"{id}: repeat_action_probability must lie in [0, 1], not {sticky!r}")

@@ -122,6 +122,14 @@ class TestBothBackEnds:
         assert one[1][2].sum() >= 1
         assert np.abs(one[1][0].astype(int) - other[1][0]).max() <= 1
 
+    @pytest.mark.parametrize("size", [42, 160])
+    def test_another_size(self, size):
+        one, other = self.both(60, id="Pong-v5", size=size, noop_max=1)
+        assert one[1][0].shape == other[1][0].shape == (60, 1, size, size)
+        apart = np.abs(one[1][0].astype(int) - other[1][0])
+        assert apart.max() <= 1
+        assert np.ptp(one[1][0]) > 50  # there is something to see
+
     def test_the_same_games(self):
         from envpool.registration import registry
 
@@ -286,7 +294,14 @@ class TestBadInput:
 
     @pytest.mark.parametrize(
         "option",
-        [{"noop_max": 0}, {"repeat_action_probability": 25}, {"episodic_life": 1}],
+        [
+            {"noop_max": 0},
+            {"repeat_action_probability": 25},
+            {"episodic_life": 1},
+            {"size": 0},
+            {"size": 161},
+            {"size": 42.0},
+        ],
         ids=str,
     )
     def test_a_value_out_of_range(self, option):

@@ -76,6 +76,8 @@ trainer_params = {
     "synchronous": False,
     "max_policy_lag": None,
     "unrolls_in_flight": 2,
+    "replay_updates": 0,
+    "replay_batches": 16,
     "min_actors": 1,
     "start_timeout_s": 120.0,
     "heartbeat_s": 60.0,
@@ -154,7 +156,8 @@ schema = {
             "",
             "",
             "passed to the environment's constructor, or to envpool; of Atari games: "
-            "episodic_life, noop_max, repeat_action_probability, full_action_space, fire_reset",
+            "episodic_life, noop_max, repeat_action_probability, full_action_space, fire_reset, "
+            "size",
         ),
         "max_episode_steps": (
             "int | None",
@@ -273,6 +276,13 @@ schema = {
             "older unrolls are dropped; None: none are",
         ),
         "unrolls_in_flight": ("int", "unrolls per actor", ">= 1", "sent before an actor waits"),
+        "replay_updates": (
+            "int",
+            "gradient steps",
+            ">= 0",
+            "more of them in every update, each with an earlier batch, which V-trace corrects",
+        ),
+        "replay_batches": ("int", "batches", ">= 1", "kept for that: the newest"),
         "min_actors": ("int", "actors", ">= 1", "training ends when fewer are alive"),
         "start_timeout_s": ("float", "s", "> 0", "an actor without an unroll by then is left out"),
         "heartbeat_s": ("float", "s", "> 0", "later, an actor silent for so long is left out"),

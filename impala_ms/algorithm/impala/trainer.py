@@ -18,11 +18,13 @@ from impala_ms.algorithm.impala.exchange import (
     pack_weights,
     unpack_weights,
 )
+from impala_ms.trajectory import Replay
 
 logger = logging.getLogger(__name__)
 
 TAKE_S = 0.2  # between two looks at signals while there is no batch
 SKIPS_IN_A_ROW = 10  # that end the run
+REPLAY = 1 << 26  # in the place of a rank, in the seed of what is learned from again
 
 
 class ActorTrainer(compat.Trainer):
@@ -125,6 +127,8 @@ class IMPALATrainer(compat.Trainer):
         self.recorder, self.job = msrl.recorder, msrl.job
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
+        seed = params["seed"], msrl.job.config.epoch, REPLAY
+        self.replay = Replay(params["replay_batches"], np.random.default_rng(seed))
         self.best_return = msrl.best_return
         self.logged_s = self.saved_s = time.monotonic()
         self.dropped = 0  # of the exchange's count, already in the recorder's
@@ -203,7 +207,12 @@ class IMPALATrainer(compat.Trainer):
 
     def update(self, batch):
         """Learn from a batch and count it; returns the loss."""
-        statistics = self.learner.learn(batch, self.recorder.env_steps)
+        learned = self.recorder.env_steps
+        statistics = self.learner.learn(batch, learned)
+        if self.params["replay_updates"]:
+            self.replay.add(batch)
+        for _ in range(self.params["replay_updates"]):
+            self.learner.learn(self.replay.draw(), learned)
         env_steps = int((~batch["first"][:, 1:]).sum())
         lags = self.version - batch["behaviour_version"]
         updates = self.recorder.updates

@@ -1,0 +1,69 @@
+"""The learner's loop: what an update learns from, and what is counted."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from impala_ms.algorithm.impala.learner import STATISTICS
+from impala_ms.algorithm.impala.trainer import IMPALATrainer
+from impala_ms.metrics.recorder import Recorder
+
+STEPS = 3 * 2  # of a batch
+
+
+def learned_from(number, **params):
+    """``[(number of the batch, steps so far)]`` of each call of ``learn``; and the recorder."""
+    calls = []
+
+    def learn(batch, env_steps):
+        calls.append((int(batch["reward"][0, 0, 0]), env_steps))
+        return dict.fromkeys((*STATISTICS, "learning_rate"), 0.0)
+
+    recorder = Recorder(0.0)
+    parts = SimpleNamespace(
+        learner=SimpleNamespace(learn=learn),
+        exchange=None,
+        batches=None,
+        recorder=recorder,
+        job=SimpleNamespace(config=SimpleNamespace(epoch=params.pop("epoch", 0))),
+        best_return=None,
+    )
+    trainer = IMPALATrainer(parts, {"seed": 1, "replay_batches": 2} | params)
+    batch = {
+        "first": np.zeros((1, 4, 2), bool),
+        "reward": np.zeros((1, 3, 2), np.float32),
+        "behaviour_version": np.zeros(1, np.int64),
+        "wait_fraction": np.zeros(1),
+    }
+    for i in range(number):
+        batch["reward"][...] = i  # in the memory of the one before, as ``Batches`` has it
+        trainer.update(batch)
+    return calls, recorder
+
+
+def test_every_batch_is_learned_from_once():
+    calls, _ = learned_from(4, replay_updates=0)
+    assert calls == [(i, STEPS * i) for i in range(4)]
+
+
+class TestReplay:
+    def test_more_gradient_steps_with_the_newest_batches(self):
+        calls, _ = learned_from(40, replay_updates=3)
+        for i in range(40):
+            fresh, *again = calls[4 * i : 4 * i + 4]
+            assert fresh == (i, STEPS * i)
+            assert {steps for _, steps in again} == {STEPS * i}  # the same learning rate
+            assert {old for old, _ in again} <= {max(i - 1, 0), i}
+        drawn = [i - old for i in range(1, 40) for old, _ in calls[4 * i + 1 : 4 * i + 4]]
+        assert 0.3 < np.mean(drawn) < 0.7
+
+    def test_steps_and_updates_are_counted_once(self):
+        _, recorder = learned_from(5, replay_updates=3)
+        assert (recorder.updates, recorder.env_steps) == (5, 5 * STEPS)
+
+    @pytest.mark.parametrize("other", [{"seed": 2}, {"epoch": 1}])
+    def test_what_is_drawn_goes_by_seed_and_resumes(self, other):
+        calls, again = (learned_from(30, replay_updates=1)[0] for _ in range(2))
+        assert calls == again
+        assert calls != learned_from(30, replay_updates=1, **other)[0]
