@@ -19,7 +19,11 @@ RECORDING = (
     *["--batch_size", "4", "--log_interval_s", "0.2"],
 )
 SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
-SLOW_LEARNER = ("--set", "learner.type=tests.runs.plugins:slow_learner")
+FAILS_WHILE_THE_LEARNER_COMPILES = (
+    *TROUBLED,
+    *("--set", "collect_env.kwargs={rank: 1, fails_at_step: 1}"),
+    *("--set", "learner.type=tests.runs.plugins:slow_learner"),
+)
 OVER_S = 30.0
 SLOW = pytest.mark.slow  # further variants: a run each takes ten seconds
 MODES = pytest.mark.parametrize(
@@ -276,11 +280,12 @@ class TestOneRank:
         assert run.checkpoints() == []
 
     @SLOW
-    def test_reset_raises_while_the_learner_compiles(self, start):
+    def test_a_step_raises_while_the_learner_compiles(self, start):
         """It listens to nobody meanwhile."""
-        kwargs = "collect_env.kwargs={rank: 2, fails_in_reset: true}"
-        run = self.fail(start, "--set", kwargs, *SLOW_LEARNER)
-        assert_failed(run, 2, "KeyError: 'no track'")
+        run = start(2, *FOR_EVER, *FAILS_WHILE_THE_LEARNER_COMPILES)
+        run.wait()
+        assert_failed(run, 1, "ValueError: the wheel came off")
+        assert seconds_since_failure(run, 1) > 5.0
 
     @MODES
     def test_step_37_raises(self, start, options):

@@ -9,7 +9,11 @@ import pytest
 from impala_ms import doctor, launch
 from impala_ms.config import ConfigError
 from tests.runs.run import FOR_EVER
-from tests.runs.test_faults import SLOW_LEARNER, TROUBLED, assert_failed
+from tests.runs.test_faults import (
+    FAILS_WHILE_THE_LEARNER_COMPILES,
+    assert_failed,
+    seconds_since_failure,
+)
 
 pytestmark = pytest.mark.mpi
 
@@ -80,12 +84,11 @@ def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
 @pytest.mark.slow
 def test_an_actor_that_raises_while_the_learner_compiles(start, mpirun):
     """It must be heard before it ends, which would end all others without a word."""
-    kwargs = "collect_env.kwargs={rank: 2, fails_in_reset: true}"
-    run = start(
-        *[3, *FOR_EVER, *TROUBLED, "--set", kwargs, *SLOW_LEARNER], IMPALA_MS_MPIRUN=str(mpirun)
-    )
+    options = FOR_EVER + FAILS_WHILE_THE_LEARNER_COMPILES
+    run = start(2, *options, IMPALA_MS_MPIRUN=str(mpirun))
     run.wait()
-    assert_failed(run, 2, "KeyError: 'no track'")
+    assert_failed(run, 1, "ValueError: the wheel came off")
+    assert seconds_since_failure(run, 1) > 5.0
 
 
 @pytest.mark.slow
