@@ -626,7 +626,7 @@ class TestEnd:
 
     def test_a_lost_learner_ends_an_actor(self):
         group = Group().begin()
-        group.actors[1].transport.dead.append(0)
+        group.actors[1].transport.dead[0] = "was lost"
         with pytest.raises(RunError, match=r"the learner \(rank 0\) is gone"):
             group.actors[1].drain()
 
