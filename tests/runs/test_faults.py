@@ -106,7 +106,10 @@ class TestKilled:
 
     @pytest.mark.parametrize(
         ("rank", "says"),
-        [(2, "unrolls of"), pytest.param(1, "Evaluating", marks=SLOW)],
+        [
+            pytest.param(2, "unrolls of", marks=SLOW),
+            pytest.param(1, "Evaluating", marks=SLOW),
+        ],
         ids=["compiling", "evaluating"],
     )
     def test_whatever_an_actor_was_doing_it_is_started_again(self, start, rank, says):
@@ -151,6 +154,7 @@ class TestKilled:
         assert run.json("status.json")["state"] == "stopped"
         assert "Traceback" not in run.log(0)
 
+    @SLOW
     def test_one_that_is_started_again_and_raises_ends_the_run(self, start):
         run = start(2, *FOR_EVER, *TROUBLED, "--set", "collect_env.kwargs={rank: 1, after: true}")
         run.until_training()

@@ -84,7 +84,7 @@ def assert_stopped_before_training(run, number, code):
     [
         (1, (), signal.SIGINT, 130),
         (3, (), signal.SIGTERM, 143),
-        (3, SYNCHRONOUS, signal.SIGINT, 130),
+        pytest.param(3, SYNCHRONOUS, signal.SIGINT, 130, marks=pytest.mark.slow),
     ],
     ids=["alone", "asynchronous", "synchronous"],
 )

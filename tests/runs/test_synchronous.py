@@ -7,7 +7,9 @@ from impala_ms import checkpoint
 
 
 @pytest.fixture(
-    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids=["alone", "mpi"]
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.mpi)],
+    ids=["alone", "mpi"],
 )
 def runs(request, start_for_all):
     """Two with one seed and one with another; all at once, which must not matter."""

@@ -12,6 +12,7 @@ USED = 1.15  # of a core: the exchange with the learner is in it
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 @pytest.mark.skipif(psutil.cpu_count() < 2, reason="needs two cores: with one there is no choice")
 def test_an_actor_uses_one_core(start):
     run = start(2, *FOR_EVER)

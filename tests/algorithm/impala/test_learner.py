@@ -355,7 +355,7 @@ class TestWeights:
         assert_same_parameters(resumed.named_parameters(), learner.named_parameters())
         assert any(name.startswith("moment2.") for name in saved)
 
-    @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+    @pytest.mark.parametrize("optimizer", ["adam", pytest.param("rmsprop", marks=pytest.mark.slow)])
     def test_50_steps_a_checkpoint_and_50_more_are_100_bit_for_bit(self, tmp_path, optimizer):
         """Weights, optimiser, counters, the falling learning rate, through the file itself."""
         changes = {"optimizer": optimizer, "lr": 0.01, "max_grad_norm": 40.0}

@@ -123,7 +123,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "last action")) for k in KINDS]
+)
 def test_the_learner_computes_the_logits_that_the_actor_recorded(kind):
     observation_space, action_space, frames, params = KINDS[kind]
     environment = make_environment(observation_space, action_space, frames)
