@@ -30,7 +30,7 @@ from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.envs.vector import VectorEnvironment
 
 ACTION_REPEAT = 4  # frames
-LARGEST = 160  # columns of a screen; there is nothing more to see
+SMALLEST, LARGEST = 8, 160  # rows and columns; of the latter a screen has no more
 MOST_FRAMES = 108_000  # of an episode: 30 minutes at 60 frames a second
 
 # What `kwargs` may hold, and the defaults.
@@ -233,8 +233,9 @@ def _check_options(id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     options = OPTIONS | dict(kwargs)
     if type(options["noop_max"]) is not int or options["noop_max"] < 1:
         raise MakeError(f"{id}: noop_max must be an int >= 1, not {options['noop_max']!r}")
-    if type(options["size"]) is not int or not 1 <= options["size"] <= LARGEST:
-        raise MakeError(f"{id}: size must be an int of 1 to {LARGEST}, not {options['size']!r}")
+    if type(options["size"]) is not int or not SMALLEST <= options["size"] <= LARGEST:
+        allowed = f"{SMALLEST} to {LARGEST}"
+        raise MakeError(f"{id}: size must be an int of {allowed}, not {options['size']!r}")
     sticky = options["repeat_action_probability"]
     if not isinstance(sticky, (int, float)) or not 0 <= sticky <= 1:
         raise MakeError(f"{id}: repeat_action_probability must lie in [0, 1], not {sticky!r}")

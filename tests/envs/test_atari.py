@@ -298,7 +298,7 @@ class TestBadInput:
             {"noop_max": 0},
             {"repeat_action_probability": 25},
             {"episodic_life": 1},
-            {"size": 0},
+            {"size": 7},
             {"size": 161},
             {"size": 42.0},
         ],

@@ -125,7 +125,9 @@ class IMPALAActor(compat.Actor):
         inputs = tensors[begin : begin + self.inputs]
         mask = tensors[-1] if len(tensors) > begin + self.inputs else None
         outputs = self.policy(observation, inputs) if inputs else self.policy(observation)
-        check_outputs(outputs, noise.shape[0], self.distribution.num_parameters, self.state_size)
+        rows = noise.shape[0]
+        state_shape = (1, rows, self.state_size)
+        check_outputs(outputs, rows, self.distribution.num_parameters, state_shape)
         logits = outputs[0] if mask is None else self.distribution.mask(outputs[0], mask)
         action = self.distribution.sample(logits, noise)
         return (action, logits, outputs[2]) if len(outputs) == 3 else (action, logits)

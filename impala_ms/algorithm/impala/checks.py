@@ -6,6 +6,7 @@ allowed.
 
 from numbers import Integral
 
+import mindspore as ms
 from mindspore import nn
 
 from impala_ms.config import ConfigError, check_arguments
@@ -50,12 +51,25 @@ def check_policy(policy, name, core):
     """
     if not isinstance(policy, nn.Cell):
         raise ConfigError(f"the network {name} is no mindspore.nn.Cell")
+    if not hasattr(policy, "_params"):
+        raise ConfigError(f"the network {name} must call super().__init__() first")
     if not policy.trainable_params():
         raise ConfigError(f"the network {name} has no parameters that can be trained")
     if not hasattr(policy, "distribution"):
         raise ConfigError(
             f"the network {name} has no attribute distribution: keep the one that it is made with"
         )
+    if not hasattr(policy.distribution, "num_parameters"):
+        raise ConfigError(
+            f"the network {name} has distribution {policy.distribution!r}: keep the one that it is "
+            "made with"
+        )
+    for parameter in policy.trainable_params():
+        if parameter.dtype != ms.float32:
+            raise ConfigError(
+                f"the network {name} has the parameter {parameter.name} of {parameter.dtype}: "
+                "allowed is Float32, or requires_grad=False"
+            )
     inputs, size = getattr(policy, "inputs", ()), getattr(policy, "state_size", 0)
     if not isinstance(inputs, (tuple, list)) or not set(inputs) <= set(INPUTS):
         raise ConfigError(
@@ -76,29 +90,33 @@ def check_policy(policy, name, core):
         )
 
 
-def check_outputs(outputs, rows, width, state_size):
+def check_outputs(outputs, rows, width, state_shape):
     """Refuse outputs of a network of the user's, while it is compiled.
 
     Args:
         outputs: What its ``construct`` has returned.
-        rows: N, of environments.
+        rows: N, of observations.
         width: A, numbers of the distribution of the actions.
-        state_size: Of its core.
+        state_shape: ``(S, E, state_size)``; with a state_size of 0 there is no state.
 
     Raises:
         ValueError: If they are not as those of ``IMPALAPolicy``.
     """
     wanted = "parameters [N, A] and baseline [N]"
     parts = 2
-    if state_size > 0:
-        wanted, parts = wanted + " and core_state [1, N, state_size]", 3
+    if state_shape[2] > 0:
+        wanted, parts = wanted + f" and core_state {state_shape}", 3
+    wanted += ", all float32"
     if not isinstance(outputs, tuple) or len(outputs) != parts:
         raise ValueError(f"the network must return a tuple of {parts}: {wanted}")
+    for output in outputs:
+        if not isinstance(output, ms.Tensor) or output.dtype != ms.float32:
+            raise ValueError(f"the network must return {wanted}, but one is no float32 tensor")
     shapes = tuple([output.shape for output in outputs])
     if (
         shapes[0] != (rows, width)
         or outputs[1].size != rows
-        or (parts == 3 and shapes[2] != (1, rows, state_size))
+        or (parts == 3 and shapes[2] != state_shape)
     ):
         raise ValueError(
             f"the network returned {shapes}, but must return {wanted}; here N = {rows}, A = {width}"

@@ -10,6 +10,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms import compat
+from impala_ms.algorithm.impala.checks import check_outputs
 from impala_ms.algorithm.impala.network import time_major
 from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
@@ -62,6 +63,7 @@ class IMPALALearner(compat.Learner):
         # what the policy and its distribution ask for beside INPUTS
         before = ("last_action", "last_reward", "core_state")
         self.policy_inputs = getattr(policy, "inputs", ())
+        self.state_size = int(getattr(policy, "state_size", 0))
         self.extra = tuple(name for name in before if name in self.policy_inputs)
         self.parts = 0  # of a structured observation
         self.stacks = False  # whether an observation is a stack of frames
@@ -155,6 +157,10 @@ class IMPALALearner(compat.Learner):
             outputs = self.policy(flat, self.inputs_of_rows(action, reward, first, before))
         else:
             outputs = self.policy(flat)
+        unrolls, rows, envs = first.shape
+        state_shape = (unrolls, envs, self.state_size)
+        width = self.distribution.num_parameters
+        check_outputs(outputs, unrolls * rows * envs, width, state_shape)
         logits, values = outputs[0], outputs[1]
         logits = logits.reshape((*first.shape, logits.shape[-1]))
         return time_major(logits), time_major(values.reshape(first.shape))

@@ -183,6 +183,19 @@ class NoParameters(ms.nn.Cell):
     """What it is made of cannot be learned."""
 
 
+class NoSuper(Own):
+    """Its constructor has forgotten something."""
+
+    def __init__(self):
+        pass
+
+
+def with_a_whole_number():
+    own = Own()
+    own.count = ms.Parameter(ms.Tensor([1], ms.int32), name="count")
+    return own
+
+
 def without_distribution():
     own = Own()
     del own.distribution
@@ -194,6 +207,9 @@ def without_distribution():
     [
         (lambda: NoCell(None), "none", "is no mindspore.nn.Cell"),
         (NoParameters, "none", "has no parameters that can be trained"),
+        (NoSuper, "none", r"must call super\(\).__init__\(\) first"),
+        (with_a_whole_number, "none", "has the parameter count of Int32: allowed is Float32"),
+        (lambda: Own(distribution=None), "none", "has distribution None: keep the one"),
         (without_distribution, "none", "has no attribute distribution: keep the one"),
         (lambda: Own(inputs="first"), "none", "has inputs 'first'; allowed is a tuple with any of"),
         (lambda: Own(inputs=("reward",)), "none", r"has inputs \('reward',\); allowed is"),
@@ -223,6 +239,12 @@ class Wrong(Own):
     def construct(self, x, inputs=()):
         if self.fault == "one":
             return self.heads(x)
+        if self.fault == "none":
+            return None
+        if self.fault == "number":
+            return x, 0
+        if self.fault == "whole":
+            return x, x[:, 0].astype(ms.int32)
         if self.fault == "three":
             return x, x[:, 0], x
         if self.fault == "width":
@@ -236,6 +258,9 @@ class Wrong(Own):
     ("fault", "says"),
     [
         ("one", "ValueError: the network must return a tuple of 2: parameters [N, A] and baseline"),
+        ("none", "ValueError: the network must return a tuple of 2: parameters [N, A]"),
+        ("number", "baseline [N], all float32, but one is no float32 tensor"),
+        ("whole", "baseline [N], all float32, but one is no float32 tensor"),
         ("three", "ValueError: the network must return a tuple of 2: parameters [N, A]"),
         ("width", "ValueError: the network returned ((5, 3), (5)), but must return parameters"),
         ("baseline", "ValueError: the network returned ((5, 2), (5, 2)), but must return param"),
