@@ -10,10 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
 
+from impala_ms.launch import ROOT
 from impala_ms.metrics.columns import COLUMNS
 from impala_ms.metrics.sinks import read_rows
 
-ROOT = Path(__file__).resolve().parents[2]
 METRICS = ("episode_return_mean", "entropy", "explained_variance", "env_steps_per_s")
 
 
