@@ -78,6 +78,7 @@ def linear_net(observation_shape, num_actions):
     import mindspore as ms
     from mindspore import nn, ops
 
+    from impala_ms.algorithm.impala.checks import check_policy
     from impala_ms.ops.distributions import Categorical
 
     class LinearNet(nn.Cell):
@@ -98,4 +99,6 @@ def linear_net(observation_shape, num_actions):
             logits = ops.matmul(x, self.policy_weight.T) + self.policy_bias
             return logits, ops.matmul(x, self.baseline_weight)
 
-    return LinearNet()
+    net = LinearNet()
+    check_policy(net, "linear", "none")
+    return net

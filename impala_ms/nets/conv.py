@@ -3,8 +3,9 @@
 On the CPU a product of matrices runs two to three times as fast as MindSpore's convolution kernel.
 A convolution whose kernel is a multiple of its stride is such a product once its windows lie side
 by side, and a window is a few blocks of ``stride x stride`` pixels, which ``gather`` copies whole.
-So images become blocks once, as uint8, and every layer puts its pixels out in the order of the
-next layer's blocks: nothing is transposed in between.
+So an image becomes blocks once, in NumPy, when it is seen (``prepare``), however many stacks it is
+in, and every layer puts its pixels out in the order of the next layer's blocks: nothing is
+transposed in between.
 """
 
 import math
@@ -20,7 +21,7 @@ COLOURS = (1, 3, 4)  # channels of an image whose channels come last
 
 
 def channels_first(observation_shape):
-    """How the axes of an observation make an image ``[C, H, W]``.
+    """Where the channels of an observation are, and what image it makes.
 
     Args:
         observation_shape: ``(H, W)``, ``(C, H, W)``, ``(H, W, C)`` or one of the last two with
@@ -28,7 +29,7 @@ def channels_first(observation_shape):
             slowest. Channels are last where there are 1, 3 or 4 of them and fewer than rows.
 
     Returns:
-        ``(order of axes, (C, H, W))``.
+        ``(whether the channels are last, (C, H, W))``.
 
     Raises:
         ValueError: If the shape is none of these.
@@ -39,11 +40,11 @@ def channels_first(observation_shape):
             f"observations of shape {list(given)} are no images: [H, W], [C, H, W], [H, W, C], or "
             "stacked frames [k, C, H, W], [k, H, W, C]; use the torso mlp"
         )
-    order = list(range(len(given)))
-    if len(given) > 2 and given[-1] in COLOURS and given[-1] < given[-3]:
-        order.insert(-2, order.pop())
-    *channels, height, width = (given[axis] for axis in order)
-    return tuple(order), (math.prod(channels), height, width)
+    last = len(given) > 2 and given[-1] in COLOURS and given[-1] < given[-3]
+    if last:
+        given = *given[:-3], given[-1], *given[-3:-1]
+    *channels, height, width = given
+    return last, (math.prod(channels), height, width)
 
 
 def block_pixels(rows, columns, side, width):
@@ -62,33 +63,30 @@ def block_pixels(rows, columns, side, width):
     return ((side * y + dy) * width + side * x + dx).reshape(rows * columns, side * side)
 
 
-class Blocks(nn.Cell):
-    """``[N, *observation_shape]`` -> ``[N, P, B]`` float32: an image as P blocks of B numbers.
+def planes(images, channels_last):
+    """``[N, H, W]``, ``[N, C, H, W]`` or, channels last, ``[N, H, W, C]`` as ``[N, C, H, W]``."""
+    if channels_last:
+        return np.moveaxis(images, -1, 1)
+    return images[:, None] if images.ndim == 3 else images
 
-    Args:
-        size: Numbers of an observation.
-        places: ``[P, B]``, where the numbers of each block lie in the flat observation.
+
+def blocks(images, rows, columns, side):
+    """``[N, C, H, W]`` -> ``[N, rows * columns, C * side * side]``, without what no block covers.
+
+    The ``side`` pixels that lie side by side in an image and in a block are copied as one.
     """
-
-    def __init__(self, size, places):
-        super().__init__()
-        self.shape = places.shape
-        self.run = next(run for run in (16, 12, 8, 4, 3, 2, 1) if together(size, places, run))
-        self.runs = size // self.run
-        self.order = ms.Tensor(places.reshape(-1, self.run)[:, 0] // self.run, ms.int32)
-
-    def construct(self, observation):
-        """Blocks of a batch of images; small numbers are moved before they become float32."""
-        x = ops.gather(observation.reshape((-1, self.runs, self.run)), self.order, 1)
-        return x.astype(ms.float32).reshape((-1, *self.shape))
+    count, channels = images.shape[:2]
+    images = np.ascontiguousarray(images[..., : rows * side, : columns * side])
+    runs = images.view(f"V{side * images.itemsize}").reshape(count, channels, rows, side, columns)
+    runs = np.ascontiguousarray(runs.transpose(0, 2, 4, 1, 3))
+    return runs.view(images.dtype).reshape(count, rows * columns, -1)
 
 
-def together(size, places, run):
-    """Whether the numbers can be copied ``run`` at a time."""
-    if size % run or places.shape[1] % run:
-        return False
-    groups = places.reshape(-1, run)
-    return (groups[:, 0] % run == 0).all() and (np.diff(groups) == 1).all()
+def scaled(images):
+    """Numbers as float32, uint8 as 0 ... 1."""
+    if images.dtype == np.uint8:
+        return np.multiply(images, np.float32(1 / 255), dtype=np.float32)
+    return images.astype(np.float32)
 
 
 class WindowProduct(nn.Cell):
@@ -163,13 +161,11 @@ class Convolution(nn.Cell):
         self.pixels = len(order), outputs
         self.product = WindowProduct(*window_places(size, order, taps))
 
-    def construct(self, x, scale=1.0):
-        """Pixels; ``scale`` is applied to the blocks."""
+    def construct(self, x):
+        """Pixels of a batch of images."""
         outputs = self.pixels[1]
         matrix = self.weight.reshape(self.split).transpose(self.matrix_order)
         matrix = matrix.reshape((-1, outputs))
-        if scale != 1.0:
-            matrix = matrix * scale
         x = ops.relu(self.product(x, matrix, self.bias)[0])
         return x.reshape((-1, *self.pixels))
 
@@ -193,7 +189,7 @@ def window_places(size, order, taps):
 
 
 class ConvTorso(nn.Cell):
-    """``[N, *observation_shape]`` uint8 (scaled by 1/255) or float32 -> ``[N, outputs]`` float32.
+    """Images, uint8 (scaled by 1/255) or of other numbers -> ``[N, outputs]`` float32.
 
     Args:
         observation_shape: Of one image or of stacked frames (``channels_first``).
@@ -202,13 +198,18 @@ class ConvTorso(nn.Cell):
         outputs: Width of the fully connected layer behind them. It reads pixel by pixel, the
             channels of a pixel side by side.
 
+    Attributes:
+        stack_axis: Where ``construct`` wants the frames of a stack, see ``IMPALAPolicy.prepare``.
+
     Raises:
         ValueError: If the image is too small for the layers.
     """
 
+    stack_axis = 1
+
     def __init__(self, observation_shape, layers, outputs):
         super().__init__()
-        axes, (inputs, height, width) = channels_first(observation_shape)
+        self.channels_last, (inputs, height, width) = channels_first(observation_shape)
         smallest = 1
         for _, kernel, stride in reversed(layers):
             smallest = (smallest - 1) * stride + kernel
@@ -225,10 +226,10 @@ class ConvTorso(nn.Cell):
             sizes.append((rows, columns))
         orders.append(np.arange(math.prod(sizes[-1])))
 
-        places = np.arange(math.prod(observation_shape)).reshape(observation_shape)
-        places = places.transpose(axes).reshape(inputs, -1)[:, orders[0]]
-        places = places.transpose(1, 0, 2).reshape(len(orders[0]), -1)
-        self.blocks = Blocks(math.prod(observation_shape), places)
+        _, kernel, stride = layers[0]
+        rows, columns = (pixels + kernel // stride - 1 for pixels in sizes[1])
+        self.grid = rows, columns, stride
+        self.shape = rows * columns, inputs * stride**2
         cells = []
         for i, (size, kernel, stride) in enumerate(layers):
             order, inner = orders[i + 1].reshape(-1), "cyx" if i == 0 else "yxc"
@@ -240,17 +241,23 @@ class ConvTorso(nn.Cell):
         # pixels of a block lie side by side: what the next layer reads
         self.shapes = [(len(order), -1) for order in orders[1:-1]]
 
-    def construct(self, observation):
-        """Features of a batch of images."""
-        x = self.layers[0](self.blocks(observation), scale_of(observation))
+    def prepare(self, images):
+        """What ``construct`` takes of images, by NumPy and once for each.
+
+        Args:
+            images: ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``.
+
+        Returns:
+            ``[N, P, B]`` float32, P blocks of B numbers.
+        """
+        return scaled(blocks(planes(images, self.channels_last), *self.grid))
+
+    def construct(self, blocks):
+        """Features of a batch of images ``[N, P, B]`` or of stacks of them ``[N, P, k, B]``."""
+        x = self.layers[0](blocks.reshape((-1, *self.shape)))
         for i in range(len(self.shapes)):
             x = self.layers[i + 1](x.reshape((x.shape[0], *self.shapes[i])))
         return ops.relu(self.full(x.reshape((-1, self.inputs))))
-
-
-def scale_of(observation):
-    """What makes uint8 to 0 ... 1; other numbers stay."""
-    return 1.0 / 255.0 if observation.dtype == ms.uint8 else 1.0
 
 
 class Shallow(ConvTorso):

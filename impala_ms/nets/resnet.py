@@ -1,28 +1,11 @@
 """The deep residual network of IMPALA."""
 
-import mindspore as ms
+import numpy as np
 from mindspore import nn, ops
 from mindspore.common.initializer import Orthogonal
 
-from impala_ms.nets.conv import channels_first, scale_of
+from impala_ms.nets.conv import channels_first, planes, scaled
 from impala_ms.nets.mlp import dense
-
-
-class Images(nn.Cell):
-    """``[N, *observation_shape]`` of any number type -> ``[N, C, H, W]`` float32, uint8 scaled."""
-
-    def __init__(self, observation_shape):
-        super().__init__()
-        axes, self.shape = channels_first(observation_shape)
-        self.axes = (0, *(axis + 1 for axis in axes))
-        self.moves = axes != tuple(sorted(axes))
-
-    def construct(self, observation):
-        """Images in the layout of convolutions."""
-        x = ops.transpose(observation, self.axes) if self.moves else observation
-        x = x.reshape((-1, *self.shape)).astype(ms.float32)
-        scale = scale_of(observation)
-        return x if scale == 1.0 else x * scale
 
 
 def conv(inputs, outputs):
@@ -53,13 +36,13 @@ class ResidualBlock(nn.Cell):
 
 
 class ResNet(nn.Cell):
-    """``[N, *observation_shape]`` uint8 (scaled by 1/255) or float32 -> ``[N, 256]`` float32.
+    """Images, uint8 (scaled by 1/255) or of other numbers -> ``[N, 256]`` float32.
 
     Each section is a 3x3 convolution, a 3x3 maximum of every second place (padding as TensorFlow's
     SAME) and two residual blocks; 15 convolutions in all.
 
     Args:
-        observation_shape: Of one image or of stacked frames (``Images``).
+        observation_shape: Of one image or of stacked frames (``channels_first``).
         channels: Of each section.
         outputs: Width of the fully connected layer behind them.
 
@@ -70,8 +53,8 @@ class ResNet(nn.Cell):
     def __init__(self, observation_shape, channels=(16, 32, 32), outputs=256):
         """Draw the initial weights from MindSpore's generator."""
         super().__init__()
-        self.images = Images(observation_shape)
-        inputs, height, width = self.images.shape
+        self.channels_last, self.shape = channels_first(observation_shape)
+        inputs, height, width = self.shape
         cells = []
         for size in channels:
             cells += [conv(inputs, size), nn.MaxPool2d(3, 2, pad_mode="same")]
@@ -81,7 +64,11 @@ class ResNet(nn.Cell):
         self.inputs, self.outputs = inputs * height * width, outputs
         self.full = dense(self.inputs, outputs, 2.0**0.5)
 
-    def construct(self, observation):
-        """Features of a batch of images."""
-        x = ops.relu(self.layers(self.images(observation)))
+    def prepare(self, images):
+        """As ``ConvTorso.prepare``, but ``[N, C, H, W]`` float32."""
+        return scaled(np.ascontiguousarray(planes(images, self.channels_last)))
+
+    def construct(self, images):
+        """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
+        x = ops.relu(self.layers(images.reshape((-1, *self.shape))))
         return ops.relu(self.full(x.reshape((-1, self.inputs))))

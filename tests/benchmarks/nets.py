@@ -4,6 +4,9 @@ python tests/benchmarks/nets.py --torch PYTHON [--only nature] [--repeats 30] [-
 
 Each of the two has a process of its own, kept waiting while the other one is measured; calls
 alternate, so that whatever else the machine does meets both. Ratio above 1: PyTorch is faster.
+
+PyTorch is given stacks of frames. Ours begins where actor and learner begin: inference with the
+newest frame and the stack before it, a step with the frames of unrolls, so making stacks counts.
 """
 
 import argparse
@@ -136,10 +139,12 @@ def ours(kind, name, rows, threads):
     from mindspore import nn, ops
 
     from impala_ms import device
+    from impala_ms.algorithm.impala.learner import stacked
     from impala_ms.nets.conv import Nature, Shallow
     from impala_ms.nets.lstm import LSTM
     from impala_ms.nets.resnet import ResNet
     from impala_ms.nets.rmsprop import RMSProp
+    from impala_ms.trajectory import push_frame, stack_places
 
     device.use("CPU", threads)
     rng = np.random.default_rng(0)
@@ -152,10 +157,22 @@ def ours(kind, name, rows, threads):
         ]
     else:
         net = {"shallow": Shallow, "nature": Nature, "resnet": ResNet}[name]((4, 84, 84))
-        inputs = [rng.integers(0, 256, (rows, 4, 84, 84), dtype=np.uint8)]
-    inputs = [ms.Tensor.from_numpy(array) for array in inputs]
+        axis = getattr(net, "stack_axis", 0)
+        envs = rows if kind == "inference" else rows // 21
+        first = np.zeros((1, 21, envs), bool)
+        inputs = [rng.integers(0, 256, (24, envs, 84, 84), dtype=np.uint8), stack_places(first, 4)]
+    share = ms.Tensor.from_numpy
+
+    def infer():
+        prepared = net.prepare(inputs[0][0])
+        push_frame(stack, prepared, first[0, 0], stack)
+        return net(share(whole)).asnumpy()
+
     if kind == "inference":
-        return lambda: net(*inputs).asnumpy()
+        prepared = net.prepare(inputs[0][0])
+        whole = np.stack([prepared] * 4, 1 + axis)
+        stack = np.moveaxis(whole, 1 + axis, 1)
+        return infer
 
     class Step(nn.Cell):
         def __init__(self):
@@ -166,6 +183,9 @@ def ours(kind, name, rows, threads):
             self.gradient = ms.value_and_grad(self.loss, None, self.optimizer.parameters)
 
         def loss(self, *inputs):
+            if len(inputs) == 2:
+                stacks = stacked(*inputs, axis)
+                inputs = (stacks.reshape((-1, *stacks.shape[3:])),)
             outputs = self.net(*inputs)
             if isinstance(outputs, tuple):
                 return ops.square(outputs[0]).sum() + outputs[1].sum()
@@ -184,7 +204,15 @@ def ours(kind, name, rows, threads):
             return loss
 
     step = Step()
-    return lambda: step(*inputs).asnumpy()
+
+    def learn():
+        arrays = list(inputs)
+        if kind == "step":
+            frames = net.prepare(inputs[0].reshape(-1, 84, 84))
+            arrays[0] = frames.reshape(1, 24, envs, *frames.shape[1:])
+        return step(*map(share, arrays)).asnumpy()
+
+    return learn
 
 
 def torchs(kind, name, rows, threads):

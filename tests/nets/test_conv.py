@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from impala_ms import doctor
-from impala_ms.nets.conv import Nature, Shallow
-from impala_ms.nets.resnet import Images, ResNet
+from impala_ms.nets.conv import ConvTorso, Nature, Shallow
+from impala_ms.nets.resnet import ResNet
 from tests.compiled import one_by_one
 from tests.nets import reference
 from tests.nets.gradients import check_slopes, randomise, value_and_gradients
@@ -22,6 +22,10 @@ TORSOS = {
     "nature": (Nature, (3, 43, 37), lambda x, w: reference.plain(x, w, (4, 2, 1))),
     "resnet": (ResNet, (2, 15, 12), reference.resnet),
 }
+
+
+def features_of(net, images):
+    return net(ms.Tensor(net.prepare(images))).asnumpy()
 
 
 def weighted_sum(net, observation, weights):
@@ -43,24 +47,26 @@ def test_features(torso):
     assert features.shape == (5, net.outputs)
     assert np.abs(features).max() > 0.1
     tolerance = 1e-5 * np.abs(features).max()
-    np.testing.assert_allclose(net(ms.Tensor(pixels)).asnumpy(), features, atol=tolerance)
-    scaled = ms.Tensor((pixels / 255.0).astype(np.float32))
-    np.testing.assert_allclose(net(scaled).asnumpy(), features, atol=tolerance)
+    np.testing.assert_allclose(features_of(net, pixels), features, atol=tolerance)
+    scaled = (pixels / 255.0).astype(np.float32)
+    np.testing.assert_allclose(features_of(net, scaled), features, atol=tolerance)
+    stacked = net(ms.Tensor(stacks(net, pixels))).asnumpy()
+    np.testing.assert_allclose(stacked, features, atol=tolerance)
     with one_by_one():
-        np.testing.assert_allclose(net(ms.Tensor(pixels)).asnumpy(), features, atol=tolerance)
+        np.testing.assert_allclose(features_of(net, pixels), features, atol=tolerance)
 
 
 def test_a_row_does_not_depend_on_the_batch_it_is_in(torso):
     net, _, pixels, _, _ = torso
-    together = net(ms.Tensor(pixels)).asnumpy()
-    alone = np.concatenate([net(ms.Tensor(pixels[i : i + 1])).asnumpy() for i in range(5)])
+    together = features_of(net, pixels)
+    alone = np.concatenate([features_of(net, pixels[i : i + 1]) for i in range(5)])
     np.testing.assert_allclose(together, alone, atol=1e-5 * np.abs(alone).max())
 
 
 def test_gradients_of_a_learner_step(torso):
     net, weights, pixels, wanted, rng = torso
     sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
-    value, _, gradients = value_and_gradients(net, weighted_sum, (pixels, sums))
+    value, _, gradients = value_and_gradients(net, weighted_sum, (net.prepare(pixels), sums))
     images = pixels / 255.0
 
     def loss(arrays):
@@ -68,19 +74,6 @@ def test_gradients_of_a_learner_step(torso):
 
     assert value == pytest.approx(loss(weights), rel=1e-4)
     check_slopes(loss, weights, gradients, rng)
-
-
-def test_gradients_of_float_images(torso):
-    net, weights, pixels, wanted, rng = torso
-    sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
-    images = (pixels / 255.0).astype(np.float32)
-    _, by_inputs, _ = value_and_gradients(net, weighted_sum, (images, sums), 0)
-    check_slopes(
-        lambda arrays: (wanted(arrays[0], weights) * sums).sum(),
-        [images.astype(np.float64)],
-        by_inputs,
-        rng,
-    )
 
 
 @pytest.mark.parametrize(
@@ -112,30 +105,54 @@ def test_resnet_has_15_convolutions_and_the_papers_count_of_parameters():
     assert sum(counts) + lstm == pytest.approx(1.6e6, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("shape", "wanted", "order"),
-    [
-        ((7, 9), (1, 7, 9), (0, 1)),
-        ((4, 7, 9), (4, 7, 9), (0, 1, 2)),
-        ((7, 9, 3), (3, 7, 9), (2, 0, 1)),
-        ((7, 9, 1), (1, 7, 9), (2, 0, 1)),
-        ((7, 9, 4), (4, 7, 9), (2, 0, 1)),
-        ((3, 9, 3), (3, 9, 3), (0, 1, 2)),  # not fewer than rows
-        ((7, 9, 2), (7, 9, 2), (0, 1, 2)),
-        ((2, 7, 9, 3), (6, 7, 9), (0, 3, 1, 2)),
-        ((2, 3, 7, 9), (6, 7, 9), (0, 1, 2, 3)),
-    ],
-)
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
-def test_layouts_of_images(shape, wanted, order, dtype):
-    images = Images(shape)
-    assert images.shape == wanted
-    observation = np.random.default_rng(0).integers(0, 256, (2, *shape)).astype(dtype)
-    x = observation.transpose(0, *(axis + 1 for axis in order)).reshape(2, *wanted)
+LAYOUTS = [
+    # of one frame, of the image with stacked frames, and how the axes of a frame make it
+    ((7, 9), (1, 7, 9), 1, (0, 1)),
+    ((4, 7, 9), (4, 7, 9), 1, (0, 1, 2)),
+    ((7, 9, 3), (3, 7, 9), 1, (2, 0, 1)),
+    ((7, 9, 1), (1, 7, 9), 1, (2, 0, 1)),
+    ((7, 9, 4), (4, 7, 9), 1, (2, 0, 1)),
+    ((3, 9, 3), (3, 9, 3), 1, (0, 1, 2)),  # not fewer than rows
+    ((7, 9, 2), (7, 9, 2), 1, (0, 1, 2)),
+    ((7, 9), (4, 7, 9), 4, (0, 1)),
+    ((7, 9, 3), (6, 7, 9), 2, (2, 0, 1)),
+    ((3, 7, 9), (6, 7, 9), 2, (0, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(("shape", "wanted", "frames", "order"), LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int32, np.bool_])
+def test_layouts_of_images(shape, wanted, frames, order, dtype):
+    net = ResNet(shape if frames == 1 else (frames, *shape), channels=(4,), outputs=3)
+    assert net.shape == wanted
+    images = np.random.default_rng(0).integers(0, 256, (2, frames, *shape)).astype(dtype)
+    x = images.transpose(0, 1, *(axis + 2 for axis in order)).reshape(2, *wanted)
+    result = stacks(net, images).reshape(2, *wanted)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, x / (255.0 if dtype == np.uint8 else 1.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "wanted", "frames", "order"), LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_blocks_of_images(shape, wanted, frames, order, dtype):
+    """A block is all channels of a square of 2 x 2; the last column and row are in none."""
+    net = ConvTorso(shape if frames == 1 else (frames, *shape), ((4, 2, 2),), 3)
+    images = np.random.default_rng(0).integers(0, 256, (2, frames, *shape)).astype(dtype)
+    x = images.transpose(0, 1, *(axis + 2 for axis in order)).reshape(2, *wanted)
+    places = [(i, j) for i in range(0, wanted[1] - 1, 2) for j in range(0, wanted[2] - 1, 2)]
+    wanted = np.stack([x[:, :, i : i + 2, j : j + 2].reshape(2, -1) for i, j in places], 1)
+    result = stacks(net, images)
+    assert result.dtype == np.float32
     scale = 255.0 if dtype == np.uint8 else 1.0
-    result = images(ms.Tensor(observation))
-    assert result.dtype == ms.float32
-    np.testing.assert_allclose(result.asnumpy(), x / scale, rtol=1e-6)
+    np.testing.assert_allclose(result.reshape(wanted.shape), wanted / scale, rtol=1e-6)
+    assert net(ms.Tensor(result)).shape == (2, 3)
+
+
+def stacks(net, images):
+    """What a network takes of images with a time axis, ``[N, k, ...]``, as the actor makes it."""
+    frames = [net.prepare(images[:, i]) for i in range(images.shape[1])]
+    axis = getattr(net, "stack_axis", 0)
+    return frames[0] if len(frames) == 1 else np.ascontiguousarray(np.stack(frames, axis + 1))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +168,7 @@ def test_an_image_that_is_too_small_is_one_clear_line(make, shape, smallest):
     with pytest.raises(ValueError, match=f"at least {smallest} x {smallest}, got ") as error:
         make(shape)
     assert "\n" not in str(error.value)
-    make((1, smallest, smallest))(ms.Tensor(np.zeros((1, 1, smallest, smallest), np.uint8)))
+    features_of(make((1, smallest, smallest)), np.zeros((1, 1, smallest, smallest), np.uint8))
 
 
 @pytest.mark.parametrize("shape", [(4,), (), (1, 2, 3, 4, 5)])
@@ -162,7 +179,7 @@ def test_what_is_no_image_is_refused(shape):
 
 def test_resnet_takes_the_smallest_images():
     for shape in ((1, 1), (7, 7, 3)):
-        assert ResNet(shape)(ms.Tensor(np.zeros((2, *shape), np.uint8))).shape == (2, 256)
+        assert features_of(ResNet(shape), np.zeros((2, *shape), np.uint8)).shape == (2, 256)
 
 
 ROOT = Path(__file__).resolve().parents[2]

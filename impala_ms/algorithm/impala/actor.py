@@ -20,32 +20,40 @@ class Stream:
 
     Args:
         environment: ``VectorEnvironment`` of E environments; it is reset.
-        policy: Network with ``inputs``, ``state_size`` and ``distribution``.
+        policy: Network, as ``check_policy`` leaves it.
     """
 
     def __init__(self, environment, policy):
         """Begin an episode in every environment."""
-        self.environment = environment
-        self.names = getattr(policy, "inputs", ())
+        self.environment, self.policy = environment, policy
+        self.names = policy.inputs
         envs, distribution = environment.num_envs, policy.distribution
         observation = environment.reset()
         self.first = np.ones(envs, np.bool_)
         shape = envs, *distribution.action_shape
         self.last_action = np.zeros(shape, distribution.action_dtype)
         self.last_reward = np.zeros(envs, np.float32)
-        self.core_state = np.zeros((envs, getattr(policy, "state_size", 0)), np.float32)
-        self.stack = None
-        if environment.frame_stack > 1:
-            stack = envs, environment.frame_stack, *observation.shape[1:]
-            self.stack = np.zeros(stack, observation.dtype)
+        self.core_state = np.zeros((envs, policy.state_size), np.float32)
+        self.frames = self._stack = None  # as they are, as the policy takes them
         self._take(observation)
 
     def _take(self, observation):
         self.frame = observation
-        self.observation = observation
-        if self.stack is not None:
-            push_frame(self.stack, observation, self.first, self.stack)
-            self.observation = self.stack
+        parts = observation.values() if isinstance(observation, dict) else [observation]
+        self.observation = self.policy.prepare(list(parts))
+        frames, axis = self.environment.frame_stack, self.policy.stack_axis
+        if frames == 1:
+            return
+        (prepared,) = self.observation
+        if self.frames is None:
+            envs, *shape = observation.shape
+            self.frames = np.zeros((envs, frames, *shape), observation.dtype)
+            before, after = prepared.shape[: axis + 1], prepared.shape[axis + 1 :]
+            self._stack = np.zeros((*before, frames, *after), prepared.dtype)
+        push_frame(self.frames, observation, self.first, self.frames)
+        stack = np.moveaxis(self._stack, axis + 1, 1)
+        push_frame(stack, prepared, self.first, stack)
+        self.observation = [self._stack]
 
     def inputs(self):
         """The policy's further inputs, in its order; S = T = 1."""
@@ -104,8 +112,8 @@ class IMPALAActor(compat.Actor):
         self._last_unroll_s = time.perf_counter()
         self._stream = None
         self.parts = 0  # of a structured observation
-        self.inputs = len(getattr(policy, "inputs", ()))
-        self.state_size = int(getattr(policy, "state_size", 0))
+        self.inputs = len(policy.inputs)
+        self.state_size = int(policy.state_size)
 
     def construct(self, noise, *tensors):
         """Sample actions in E environments.
@@ -144,10 +152,9 @@ class IMPALAActor(compat.Actor):
         """
         # from_numpy shares memory; the call has read it when its outputs are there
         share = ms.Tensor.from_numpy
-        observation, mask = stream.observation, stream.environment.action_mask
-        arrays = [observation]
-        if isinstance(observation, dict):
-            arrays = [np.ascontiguousarray(part) for part in observation.values()]
+        mask = stream.environment.action_mask
+        arrays = [np.ascontiguousarray(part) for part in stream.observation]
+        if isinstance(stream.frame, dict):
             self.parts = len(arrays)
         if stream.names:
             arrays += stream.inputs()
@@ -201,7 +208,7 @@ class IMPALAActor(compat.Actor):
 
         put_row(0)
         for row in range(older):
-            unroll["observation"][row] = stream.stack[:, row]
+            unroll["observation"][row] = stream.frames[:, row]
         for name in stream.names:
             if name in unroll and name != "first":
                 unroll[name][...] = getattr(stream, name)

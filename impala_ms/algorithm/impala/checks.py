@@ -13,6 +13,7 @@ from impala_ms.config import ConfigError, check_arguments
 
 # What a network may take beside the observation.
 INPUTS = ("last_action", "last_reward", "first", "core_state")
+DEFAULTS = {"inputs": (), "state_size": 0, "stack_axis": 0, "prepare": lambda parts: parts}
 WIDEST = 100_000  # inputs of a one-hot observation or outputs of a policy, each a row of weights
 
 
@@ -42,7 +43,7 @@ def check_policy(policy, name, core):
     """Refuse a network of the user's that actor and learner could not use.
 
     Args:
-        policy: What its class has made.
+        policy: What its class has made; attributes that it need not have are set where missing.
         name: Of the class.
         core: ``network.core`` of the configuration.
 
@@ -70,7 +71,10 @@ def check_policy(policy, name, core):
                 f"the network {name} has the parameter {parameter.name} of {parameter.dtype}: "
                 "allowed is Float32, or requires_grad=False"
             )
-    inputs, size = getattr(policy, "inputs", ()), getattr(policy, "state_size", 0)
+    for attribute, default in DEFAULTS.items():
+        if not hasattr(policy, attribute):
+            setattr(policy, attribute, default)
+    inputs, size = policy.inputs, policy.state_size
     if not isinstance(inputs, (tuple, list)) or not set(inputs) <= set(INPUTS):
         raise ConfigError(
             f"the network {name} has inputs {inputs!r}; allowed is a tuple with any of "

@@ -62,8 +62,8 @@ class IMPALALearner(compat.Learner):
         self.weights = FlatWeights(policy.get_parameters())
         # what the policy and its distribution ask for beside INPUTS
         before = ("last_action", "last_reward", "core_state")
-        self.policy_inputs = getattr(policy, "inputs", ())
-        self.state_size = int(getattr(policy, "state_size", 0))
+        self.policy_inputs = policy.inputs
+        self.state_size = int(policy.state_size)
         self.extra = tuple(name for name in before if name in self.policy_inputs)
         self.parts = 0  # of a structured observation
         self.stacks = False  # whether an observation is a stack of frames
@@ -76,8 +76,8 @@ class IMPALALearner(compat.Learner):
         """Total loss of a batch and the numbers that describe it.
 
         Args:
-            observation: ``[S, T+1, E, ...]`` of the environment's dtype; a tuple of these if the
-                observation is structured.
+            observation: ``[S, T+1, E, ...]`` as the policy's ``prepare`` returns it; a tuple of
+                these if the observation is structured.
             action: ``[S, T, E, ...]`` int32 or float32.
             reward: ``[S, T, E]`` float32, raw.
             terminated: ``[S, T, E]`` bool.
@@ -229,13 +229,17 @@ class IMPALALearner(compat.Learner):
         return statistics | {"learning_rate": lr}
 
     def tensors(self, batch):
-        """The batch as tensors that share its memory, one after the other; see ``arguments``."""
+        """The batch as tensors that may share its memory, in the order that ``arguments`` takes."""
         parts = [name for name in batch if name.startswith("observation")]
         self.parts = 0 if parts == ["observation"] else len(parts)
-        names = [*parts, *INPUTS, *self.extra]
+        arrays = [batch[name] for name in parts]
+        rows = arrays[0].shape[:3]
+        arrays = self.policy.prepare([array.reshape(-1, *array.shape[3:]) for array in arrays])
+        arrays = [array.reshape(*rows, *array.shape[1:]) for array in arrays]
+        names = [*INPUTS, *self.extra]
         names += ["action_mask"] * ("action_mask" in batch)
-        arrays = [batch[name] for name in names]
-        frame_stack = batch[parts[0]].shape[1] - batch["action"].shape[1]
+        arrays += [batch[name] for name in names]
+        frame_stack = rows[1] - batch["action"].shape[1]
         self.stacks = frame_stack > 1
         if self.stacks:
             arrays.insert(1, stack_places(batch["first"], frame_stack))
@@ -246,7 +250,7 @@ class IMPALALearner(compat.Learner):
         begin = self.parts or 1
         observation = tensors[:begin] if self.parts else tensors[0]
         if self.stacks:
-            observation, begin = stacked(*tensors[:2]), 2
+            observation, begin = stacked(*tensors[:2], self.policy.stack_axis), 2
         end = begin + len(INPUTS)
         before = tensors[end : end + len(self.extra)]
         mask = tensors[end + len(self.extra)] if len(tensors) > end + len(self.extra) else None
@@ -265,15 +269,20 @@ class IMPALALearner(compat.Learner):
         self.compile(ms.Tensor(self.lr, ms.float32), *self.tensors(batch))
 
 
-def stacked(frames, places):
-    """Stacks of frames, ``[S, T+1, E, k, ...]``.
+def stacked(frames, places, axis):
+    """Stacks of frames, ``[S, T+1, E, ...]`` with the k frames before the axis of one frame.
 
     Args:
         frames: ``[S, T+k, E, ...]``.
-        places: Of ``stack_places``.
+        places: ``[S, T+1, E, k]`` of ``stack_places``.
+        axis: Before which of a frame's axes, from 0 on.
     """
-    stacks = ops.gather(frames.reshape((-1, math.prod(frames.shape[3:]))), places.reshape(-1), 0)
-    return stacks.reshape((*places.shape, *frames.shape[3:]))
+    before, after = frames.shape[3 : 3 + axis], frames.shape[3 + axis :]
+    groups = math.prod(before)
+    if groups > 1:  # every frame is so many rows, of which the stacks are made
+        places = ops.expand_dims(places, 3) * groups + ops.arange(groups).reshape((-1, 1))
+    stacks = ops.gather(frames.reshape((-1, math.prod(after))), places.reshape(-1), 0)
+    return stacks.reshape((*places.shape[:3], *before, places.shape[-1], *after))
 
 
 def make_optimizer(parameters, params):

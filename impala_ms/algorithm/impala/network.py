@@ -29,7 +29,8 @@ class IMPALAPolicy(nn.Cell):
     A network of your own is any Cell with this constructor, this ``construct`` and the attribute
     ``distribution``; name it in ``algorithm_config["policy_and_network"]["type"]``. A torso of
     your own is a Cell with the constructor ``(observation_shape, **options)``, the attribute
-    ``outputs`` and ``construct(x [N, ...]) -> [N, outputs]``; name it in ``network.torso``.
+    ``outputs`` and ``construct(x [N, ...]) -> [N, outputs]``; name it in ``network.torso``. It may
+    have ``prepare`` and ``stack_axis``, see ``prepare`` below.
 
     Args:
         observation_space: Description of the space (``VectorEnvironment.spaces()``), with stacked
@@ -47,6 +48,7 @@ class IMPALAPolicy(nn.Cell):
     Attributes:
         inputs: What ``construct`` takes after the observation, by name.
         state_size: Numbers of the core's state; 0 without a core.
+        stack_axis: See ``prepare``.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class IMPALAPolicy(nn.Cell):
         check_width("the action space", distribution.num_parameters, "outputs")
         self.distribution = distribution
         self.torso = Torso(observation_space, torso, hidden_sizes, activation, options)
+        self.stack_axis = self.torso.stack_axis
         width = self.torso.outputs
         self.inputs = ("last_action", "last_reward") if last_action_reward else ()
         if last_action_reward:
@@ -80,11 +83,25 @@ class IMPALAPolicy(nn.Cell):
         self.policy_head = dense(width, distribution.num_parameters, 0.01)
         self.baseline_head = dense(width, 1, 1.0)
 
+    def prepare(self, parts):
+        """What ``construct`` takes of observations, by NumPy and once for each frame.
+
+        Stacks are made of what this returns: stacked frames are an axis of their own before the
+        axis ``stack_axis`` of one frame.
+
+        Args:
+            parts: ``[N, ...]`` of the environment's dtype, one for each part of an observation.
+
+        Returns:
+            As many arrays ``[N, ...]`` of numbers.
+        """
+        return self.torso.prepare(parts)
+
     def construct(self, observation, inputs=()):
         """Evaluate a batch of N = S T E rows, S unrolls of T steps in E environments.
 
         Args:
-            observation: ``[N, ...]`` of the environment's dtype, or a tuple of these, one for each
+            observation: ``[N, ...]`` as ``prepare`` returns it, or a tuple of these, one for each
                 part of a structured observation.
             inputs: Those of ``inputs``: ``last_action [N, ...]``, ``last_reward [N]`` float32;
                 ``first [S, T, E]`` bool, ``core_state [S, E, state_size]`` float32.
@@ -125,6 +142,8 @@ class Torso(nn.Cell):
     Args: as of ``IMPALAPolicy``.
     """
 
+    stack_axis = 0
+
     def __init__(self, observation_space, torso, hidden_sizes, activation, options):
         super().__init__()
         parts = leaves(observation_space).values()
@@ -150,6 +169,7 @@ class Torso(nn.Cell):
         if self.single:
             self.whole = make(shapes[0])
             self.images, self.outputs = (), self.whole.outputs
+            self.stack_axis = getattr(self.whole, "stack_axis", 0)
             return
         self.images = tuple(len(shape) > 1 for shape in shapes)
         if not any(self.images):
@@ -158,6 +178,17 @@ class Torso(nn.Cell):
         self.networks = nn.CellList([make(shape) for shape, image in pairs if image])
         beside = sum(size for size, image in zip(self.sizes, self.images, strict=True) if not image)
         self.outputs = sum(network.outputs for network in self.networks) + beside
+
+    def prepare(self, parts):
+        """See ``IMPALAPolicy.prepare``; what a network without it takes stays as it is."""
+        networks = [None] * len(parts)
+        if self.single:
+            networks = [self.whole]
+        elif self.images:
+            made = iter(self.networks)
+            networks = [next(made) if image else None for image in self.images]
+        pairs = zip(networks, parts, strict=True)
+        return [net.prepare(part) if hasattr(net, "prepare") else part for net, part in pairs]
 
     def construct(self, observation):
         """Features of a batch of observations."""

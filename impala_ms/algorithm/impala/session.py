@@ -80,8 +80,8 @@ def make_spec(config, spaces, policy):
         policy_parameters=distribution.num_parameters,
         frame_stack=spaces["frame_stack"],
         mask_size=spaces["action_mask"],
-        inputs=getattr(policy, "inputs", ()),
-        state_size=getattr(policy, "state_size", 0),
+        inputs=policy.inputs,
+        state_size=policy.state_size,
     )
 
 

@@ -57,7 +57,7 @@ def unroll_buffer(environment):
 def showing(observation):
     """A stream at these observations."""
     stream = module.Stream(counting(envs=len(observation)), fakes.linear_net((1,), 2))
-    stream.observation = observation
+    stream.observation = [observation]
     return stream
 
 

@@ -48,14 +48,16 @@ def make_environment(observation_space, action_space, frame_stack=1, envs=E):
     return environment
 
 
-def make_policy(environment, **params):
+def make_policy(environment, options=None, **params):
     spaces = environment.spaces()
     observation = spaces["observation"]
     if environment.frame_stack > 1:
         shape = [environment.frame_stack, *observation["shape"]]
         observation = observation | {"shape": shape}
     ms.set_seed(3)
-    policy = IMPALAPolicy(observation, make_distribution(spaces["action"]), **params)
+    policy = IMPALAPolicy(
+        observation, make_distribution(spaces["action"]), **params, **(options or {})
+    )
     # larger heads, so that a difference shows
     policy.policy_head.weight.set_data(policy.policy_head.weight * 100)
     return policy
@@ -101,6 +103,7 @@ def forward(learner, batch):
 
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (6,), np.float32)
+COLOURS = gymnasium.spaces.Box(0, 255, (22, 21, 3), np.uint8)
 FRAMES = gymnasium.spaces.Box(0, 255, (20, 20), np.uint8)
 DISCRETE = gymnasium.spaces.Discrete(3)
 KINDS = {
@@ -120,6 +123,14 @@ KINDS = {
         {"hidden_sizes": [8], "core": "lstm", "core_size": 5, "last_action_reward": True},
     ),
     "stacked frames": (FRAMES, DISCRETE, 3, {"hidden_sizes": [8]}),
+    "stacked blocks": (COLOURS, DISCRETE, 3, {"torso": "shallow"}),
+    "stacked images": (COLOURS, DISCRETE, 3, {"torso": "resnet", "options": {"channels": [4]}}),
+    "image and vector": (
+        gymnasium.spaces.Dict({"image": COLOURS, "more": BOX}),
+        DISCRETE,
+        1,
+        {"torso": "shallow"},
+    ),
 }
 
 

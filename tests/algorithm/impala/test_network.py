@@ -228,9 +228,10 @@ def test_a_network_of_ones_own_that_cannot_be_used(make, core, says):
 def test_networks_of_ones_own_that_can_be_used():
     memory = {"inputs": ["first", "core_state"], "state_size": np.int64(4)}
     for attributes in ({}, {"inputs": ("last_reward",), "state_size": 0}, memory):
-        check_policy(
-            Own(**attributes), "mine:Net", "lstm" if "first" in str(attributes) else "none"
-        )
+        policy = Own(**attributes)
+        check_policy(policy, "mine:Net", "lstm" if "first" in str(attributes) else "none")
+        assert policy.inputs == attributes.get("inputs", ())
+        assert policy.state_size == attributes.get("state_size", 0)
 
 
 class Wrong(Own):
@@ -269,7 +270,8 @@ class Wrong(Own):
 )
 def test_outputs_of_a_network_of_ones_own_that_cannot_be_used(fault, says):
     """Found when the actor is compiled, in its first call, and said in one line."""
-    actor = IMPALAActor(Wrong(fault=fault), None, 5, None)
+    policy = Wrong(fault=fault, inputs=(), state_size=0)
+    actor = IMPALAActor(policy, None, 5, None)
     with pytest.raises(Exception) as raised:  # noqa: PT011  (of a class that MindSpore chooses)
         actor(ms.Tensor(np.zeros((5, 2), np.float32)), ms.Tensor(np.zeros((5, 2), np.float32)))
     line = describe(raised.value)
