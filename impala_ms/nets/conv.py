@@ -9,6 +9,7 @@ transposed in between.
 """
 
 import math
+from numbers import Real
 
 import mindspore as ms
 import numpy as np
@@ -63,11 +64,45 @@ def block_pixels(rows, columns, side, width):
     return ((side * y + dy) * width + side * x + dx).reshape(rows * columns, side * side)
 
 
-def planes(images, channels_last):
-    """``[N, H, W]``, ``[N, C, H, W]`` or, channels last, ``[N, H, W, C]`` as ``[N, C, H, W]``."""
-    if channels_last:
-        return np.moveaxis(images, -1, 1)
-    return images[:, None] if images.ndim == 3 else images
+class ImageTorso(nn.Cell):
+    """What torsos for images have in common: how pixels lie, and how uint8 becomes float32.
+
+    Args:
+        observation_shape: Of one image or of stacked frames (``channels_first``).
+        black: Of uint8, what becomes 0. Layers learn fastest if that is the background.
+        scale: Of uint8, the difference that becomes 1.
+
+    Attributes:
+        image: ``(C, H, W)``, stacked frames being channels.
+
+    Raises:
+        ValueError: If the shape is that of no image, or there is no such scale.
+    """
+
+    def __init__(self, observation_shape, black, scale):
+        super().__init__()
+        if not all(isinstance(x, Real) and math.isfinite(x) for x in (black, scale)) or scale <= 0:
+            raise ValueError(
+                f"network.options has black {black!r} and scale {scale!r}: allowed are numbers, "
+                "and a scale above 0"
+            )
+        self.black, self.scale = black, scale
+        self.channels_last, self.image = channels_first(observation_shape)
+
+    def planes(self, images):
+        """``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]`` as ``[N, C, H, W]``."""
+        if self.channels_last:
+            return np.moveaxis(images, -1, 1)
+        return images[:, None] if images.ndim == 3 else images
+
+    def scaled(self, images):
+        """Numbers as float32, uint8 as ``(x - black) / scale``."""
+        if images.dtype != np.uint8:
+            return images.astype(np.float32)
+        x = np.multiply(images, np.float32(1 / self.scale), dtype=np.float32)
+        if self.black:
+            x -= np.float32(self.black / self.scale)
+        return x
 
 
 def blocks(images, rows, columns, side):
@@ -80,13 +115,6 @@ def blocks(images, rows, columns, side):
     runs = images.view(f"V{side * images.itemsize}").reshape(count, channels, rows, side, columns)
     runs = np.ascontiguousarray(runs.transpose(0, 2, 4, 1, 3))
     return runs.view(images.dtype).reshape(count, rows * columns, -1)
-
-
-def scaled(images):
-    """Numbers as float32, uint8 as 0 ... 1."""
-    if images.dtype == np.uint8:
-        return np.multiply(images, np.float32(1 / 255), dtype=np.float32)
-    return images.astype(np.float32)
 
 
 class WindowProduct(nn.Cell):
@@ -188,8 +216,8 @@ def window_places(size, order, taps):
     return windows, spread
 
 
-class ConvTorso(nn.Cell):
-    """Images, uint8 (scaled by 1/255) or of other numbers -> ``[N, outputs]`` float32.
+class ConvTorso(ImageTorso):
+    """Images of uint8 (made 0 ... 1) or of other numbers -> ``[N, outputs]`` float32.
 
     Args:
         observation_shape: Of one image or of stacked frames (``channels_first``).
@@ -197,6 +225,7 @@ class ConvTorso(nn.Cell):
             multiple of the stride. Behind each is a ReLU.
         outputs: Width of the fully connected layer behind them. It reads pixel by pixel, the
             channels of a pixel side by side.
+        black, scale: As of ``ImageTorso``.
 
     Attributes:
         stack_axis: Where ``construct`` wants the frames of a stack, see ``IMPALAPolicy.prepare``.
@@ -207,9 +236,9 @@ class ConvTorso(nn.Cell):
 
     stack_axis = 1
 
-    def __init__(self, observation_shape, layers, outputs):
-        super().__init__()
-        self.channels_last, (inputs, height, width) = channels_first(observation_shape)
+    def __init__(self, observation_shape, layers, outputs, black=0.0, scale=255.0):
+        super().__init__(observation_shape, black, scale)
+        inputs, height, width = self.image
         smallest = 1
         for _, kernel, stride in reversed(layers):
             smallest = (smallest - 1) * stride + kernel
@@ -250,7 +279,7 @@ class ConvTorso(nn.Cell):
         Returns:
             ``[N, P, B]`` float32, P blocks of B numbers.
         """
-        return scaled(blocks(planes(images, self.channels_last), *self.grid))
+        return self.scaled(blocks(self.planes(images), *self.grid))
 
     def construct(self, blocks):
         """Features of a batch of images ``[N, P, B]`` or of stacks of them ``[N, P, k, B]``."""
@@ -267,8 +296,8 @@ class Shallow(ConvTorso):
         Espeholt et al. 2018, arXiv:1802.01561, figure 3, left.
     """
 
-    def __init__(self, observation_shape):
-        super().__init__(observation_shape, ((16, 8, 4), (32, 4, 2)), 256)
+    def __init__(self, observation_shape, **options):
+        super().__init__(observation_shape, ((16, 8, 4), (32, 4, 2)), 256, **options)
 
 
 class Nature(ConvTorso):
@@ -278,5 +307,5 @@ class Nature(ConvTorso):
         Mnih et al. 2015, doi:10.1038/nature14236, methods.
     """
 
-    def __init__(self, observation_shape):
-        super().__init__(observation_shape, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)
+    def __init__(self, observation_shape, **options):
+        super().__init__(observation_shape, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512, **options)

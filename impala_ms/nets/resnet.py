@@ -4,7 +4,7 @@ import numpy as np
 from mindspore import nn, ops
 from mindspore.common.initializer import Orthogonal
 
-from impala_ms.nets.conv import channels_first, planes, scaled
+from impala_ms.nets.conv import ImageTorso
 from impala_ms.nets.mlp import dense
 
 
@@ -35,8 +35,8 @@ class ResidualBlock(nn.Cell):
         return x + self.second(ops.relu(self.first(ops.relu(x))))
 
 
-class ResNet(nn.Cell):
-    """Images, uint8 (scaled by 1/255) or of other numbers -> ``[N, 256]`` float32.
+class ResNet(ImageTorso):
+    """Images of uint8 (made 0 ... 1) or of other numbers -> ``[N, 256]`` float32.
 
     Each section is a 3x3 convolution, a 3x3 maximum of every second place (padding as TensorFlow's
     SAME) and two residual blocks; 15 convolutions in all.
@@ -45,16 +45,18 @@ class ResNet(nn.Cell):
         observation_shape: Of one image or of stacked frames (``channels_first``).
         channels: Of each section.
         outputs: Width of the fully connected layer behind them.
+        black, scale: As of ``ImageTorso``.
 
     Source:
         Espeholt et al. 2018, arXiv:1802.01561, figure 3, right.
     """
 
-    def __init__(self, observation_shape, channels=(16, 32, 32), outputs=256):
+    def __init__(
+        self, observation_shape, channels=(16, 32, 32), outputs=256, black=0.0, scale=255.0
+    ):
         """Draw the initial weights from MindSpore's generator."""
-        super().__init__()
-        self.channels_last, self.shape = channels_first(observation_shape)
-        inputs, height, width = self.shape
+        super().__init__(observation_shape, black, scale)
+        inputs, height, width = self.image
         cells = []
         for size in channels:
             cells += [conv(inputs, size), nn.MaxPool2d(3, 2, pad_mode="same")]
@@ -66,9 +68,9 @@ class ResNet(nn.Cell):
 
     def prepare(self, images):
         """As ``ConvTorso.prepare``, but ``[N, C, H, W]`` float32."""
-        return scaled(np.ascontiguousarray(planes(images, self.channels_last)))
+        return self.scaled(np.ascontiguousarray(self.planes(images)))
 
     def construct(self, images):
         """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
-        x = ops.relu(self.layers(images.reshape((-1, *self.shape))))
+        x = ops.relu(self.layers(images.reshape((-1, *self.image))))
         return ops.relu(self.full(x.reshape((-1, self.inputs))))

@@ -124,7 +124,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int32, np.bool_])
 def test_layouts_of_images(shape, wanted, frames, order, dtype):
     net = ResNet(shape if frames == 1 else (frames, *shape), channels=(4,), outputs=3)
-    assert net.shape == wanted
+    assert net.image == wanted
     images = np.random.default_rng(0).integers(0, 256, (2, frames, *shape)).astype(dtype)
     x = images.transpose(0, 1, *(axis + 2 for axis in order)).reshape(2, *wanted)
     result = stacks(net, images).reshape(2, *wanted)
@@ -146,6 +146,22 @@ def test_blocks_of_images(shape, wanted, frames, order, dtype):
     scale = 255.0 if dtype == np.uint8 else 1.0
     np.testing.assert_allclose(result.reshape(wanted.shape), wanted / scale, rtol=1e-6)
     assert net(ms.Tensor(result)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("make", [Shallow, Nature, ResNet])
+def test_black_and_scale_are_of_uint8(make):
+    net = make((40, 40), black=87, scale=50.0)
+    images = np.random.default_rng(0).integers(0, 256, (2, 40, 40), dtype=np.uint8)
+    wanted = make((40, 40)).prepare((images - 87.0) / 50.0)
+    result = net.prepare(images)
+    assert result.dtype == wanted.dtype == np.float32
+    np.testing.assert_allclose(result, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"scale": 0.0}, {"scale": "50"}, {"black": float("nan")}])
+def test_a_scale_that_is_none(options):
+    with pytest.raises(ValueError, match="allowed are numbers, and a scale above 0"):
+        Shallow((40, 40), **options)
 
 
 def stacks(net, images):

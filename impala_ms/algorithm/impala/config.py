@@ -197,7 +197,13 @@ schema = {
         "core": ("str", "", ["none", "lstm"], "memory behind the torso"),
         "core_size": ("int", "units", ">= 1", "of the core"),
         "last_action_reward": ("bool", "", "", "last action and reward are inputs too"),
-        "options": ("dict", "", "", "further arguments for a torso or network of your own"),
+        "options": (
+            "dict",
+            "",
+            "",
+            "further arguments for a torso or network of your own; those for images take black and "
+            "scale: uint8 x becomes (x - black) / scale, else x / 255",
+        ),
     },
     "policy_params": {
         "eval_greedy": ("bool", "", "", "evaluate the likeliest action instead of a sampled one"),
