@@ -19,6 +19,15 @@ from tests.comm.contract import check, payload, received, sent, until
 TIMEOUT_S = 15.0
 
 
+def loss_noticed(transport):
+    """Wait until ranks are lost; ``{peer: what happened}``."""
+    while True:
+        transport.poll()
+        if lost := transport.lost():
+            return lost
+        yield
+
+
 def collectives(transport):
     """Weights to all, unrolls back, as in a synchronous run; twice, so that buffers are reused."""
     for number in range(2):
@@ -83,11 +92,7 @@ def a_killed_learner(transport):
         os.kill(os.getpid(), signal.SIGKILL)
     transport.listen(0, 100)
     yield from sent(transport, 0, 1, np.zeros(1, np.uint8))
-    lost = {}
-    while not lost:
-        check(transport.poll(), [])
-        lost = transport.lost()
-        yield
+    lost = yield from loss_noticed(transport)
     check(lost, {0: "was lost"})
 
 
@@ -98,11 +103,7 @@ def a_dead_peer_before_it_is_listened_to(transport):
     if transport.rank == 0:
         time.sleep(0.5)
         transport.listen(2, 100)
-        lost = {}
-        while not lost:
-            check(transport.poll(), [])
-            lost = transport.lost()
-            yield
+        lost = yield from loss_noticed(transport)
         check(lost, {2: "was lost"})
 
 
@@ -112,9 +113,7 @@ def a_death_before_or_in_a_collective(transport):
         os.kill(os.getpid(), signal.SIGKILL)
     if transport.rank == 0:  # which knows of it before it begins; rank 1 may not
         transport.listen(2, 1)
-        while not transport.lost():
-            check(transport.poll(), [])
-            yield
+        yield from loss_noticed(transport)
     into = np.zeros((2, 40), np.uint8) if transport.rank == 0 else None
     data = None if transport.rank == 0 else payload(1, 0, 40)
     for begin in (
@@ -147,11 +146,7 @@ def a_replaced_actor(transport):
     for peer in (1, 2):
         transport.listen(peer, 100_000)
     for number in (1, 2):
-        lost = {}
-        while not lost:
-            transport.poll()
-            lost = transport.lost()
-            yield
+        lost = yield from loss_noticed(transport)
         check(lost, {2: "was lost"})
         transport.replace(2, [sys.executable, "-m", "tests.comm.mpi_rank", NAME, str(number)])
         transport.listen(2, 100_000)
@@ -189,11 +184,7 @@ def replacements_that_do_not_start(transport):
     for command in ("kill -9 $$", f"sleep 3; exec {begin} {SLOW}"):
         transport.replace(2, ["/bin/sh", "-c", command])
         transport.listen(2, 100_000)
-        lost = {}
-        while not lost:
-            transport.poll()
-            lost = transport.lost()
-            yield
+        lost = yield from loss_noticed(transport)
         check(lost, {2: "has not started in 1.5 s"})
         transport.send(2, 10, np.zeros(1, np.uint8))
     mpi.SPAWN_S = 30.0
@@ -231,9 +222,7 @@ def a_learner_lost_to_a_replaced_actor(transport):
         os.kill(os.getpid(), signal.SIGKILL)
     transport.listen(0, 100)
     yield from sent(transport, 0, 1, np.zeros(1, np.uint8))
-    while not transport.lost():
-        transport.poll()
-        yield
+    yield from loss_noticed(transport)
 
 
 def abort_ends_all_ranks(transport):
