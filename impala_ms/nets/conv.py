@@ -296,8 +296,8 @@ class Shallow(ConvTorso):
         Espeholt et al. 2018, arXiv:1802.01561, figure 3, left.
     """
 
-    def __init__(self, observation_shape, **options):
-        super().__init__(observation_shape, ((16, 8, 4), (32, 4, 2)), 256, **options)
+    def __init__(self, observation_shape, black=0.0, scale=255.0):
+        super().__init__(observation_shape, ((16, 8, 4), (32, 4, 2)), 256, black, scale)
 
 
 class Nature(ConvTorso):
@@ -307,5 +307,6 @@ class Nature(ConvTorso):
         Mnih et al. 2015, doi:10.1038/nature14236, methods.
     """
 
-    def __init__(self, observation_shape, **options):
-        super().__init__(observation_shape, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512, **options)
+    def __init__(self, observation_shape, black=0.0, scale=255.0):
+        layers = (32, 8, 4), (64, 4, 2), (64, 3, 1)
+        super().__init__(observation_shape, layers, 512, black, scale)
