@@ -21,7 +21,7 @@ from impala_ms.nets.mlp import dense
 COLOURS = (1, 3, 4)  # channels of an image whose channels come last
 
 
-def channels_first(observation_shape):
+def image_of(observation_shape):
     """Where the channels of an observation are, and what image it makes.
 
     Args:
@@ -68,16 +68,19 @@ class ImageTorso(nn.Cell):
     """What torsos for images have in common: how pixels lie, and how uint8 becomes float32.
 
     Args:
-        observation_shape: Of one image or of stacked frames (``channels_first``).
+        observation_shape: Of one image or of stacked frames (``image_of``).
         black: Of uint8, what becomes 0. Layers learn fastest if that is the background.
         scale: Of uint8, the difference that becomes 1.
 
     Attributes:
         image: ``(C, H, W)``, stacked frames being channels.
+        stack_axis: Where ``construct`` wants the frames of a stack, see ``IMPALAPolicy.prepare``.
 
     Raises:
         ValueError: If the shape is that of no image, or there is no such scale.
     """
+
+    stack_axis = 0
 
     def __init__(self, observation_shape, black, scale):
         super().__init__()
@@ -87,7 +90,7 @@ class ImageTorso(nn.Cell):
                 "and a scale above 0"
             )
         self.black, self.scale = black, scale
-        self.channels_last, self.image = channels_first(observation_shape)
+        self.channels_last, self.image = image_of(observation_shape)
 
     def planes(self, images):
         """``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]`` as ``[N, C, H, W]``."""
@@ -220,15 +223,12 @@ class ConvTorso(ImageTorso):
     """Images of uint8 (made 0 ... 1) or of other numbers -> ``[N, outputs]`` float32.
 
     Args:
-        observation_shape: Of one image or of stacked frames (``channels_first``).
+        observation_shape: Of one image or of stacked frames (``image_of``).
         layers: ``(outputs, kernel, stride)`` of each convolution, without padding; the kernel is a
             multiple of the stride. Behind each is a ReLU.
         outputs: Width of the fully connected layer behind them. It reads pixel by pixel, the
             channels of a pixel side by side.
         black, scale: As of ``ImageTorso``.
-
-    Attributes:
-        stack_axis: Where ``construct`` wants the frames of a stack, see ``IMPALAPolicy.prepare``.
 
     Raises:
         ValueError: If the image is too small for the layers.

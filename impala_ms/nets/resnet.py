@@ -42,7 +42,7 @@ class ResNet(ImageTorso):
     SAME) and two residual blocks; 15 convolutions in all.
 
     Args:
-        observation_shape: Of one image or of stacked frames (``channels_first``).
+        observation_shape: Of one image or of stacked frames (``image_of``).
         channels: Of each section.
         outputs: Width of the fully connected layer behind them.
         black, scale: As of ``ImageTorso``.

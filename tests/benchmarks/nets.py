@@ -157,7 +157,7 @@ def ours(kind, name, rows, threads):
         ]
     else:
         net = {"shallow": Shallow, "nature": Nature, "resnet": ResNet}[name]((4, 84, 84))
-        axis = getattr(net, "stack_axis", 0)
+        axis = net.stack_axis
         envs = rows if kind == "inference" else rows // 21
         first = np.zeros((1, 21, envs), bool)
         inputs = [rng.integers(0, 256, (24, envs, 84, 84), dtype=np.uint8), stack_places(first, 4)]
@@ -169,8 +169,7 @@ def ours(kind, name, rows, threads):
         return net(share(whole)).asnumpy()
 
     if kind == "inference":
-        prepared = net.prepare(inputs[0][0])
-        whole = np.stack([prepared] * 4, 1 + axis)
+        whole = np.stack([net.prepare(inputs[0][0])] * 4, 1 + axis)
         stack = np.moveaxis(whole, 1 + axis, 1)
         return infer
 

@@ -76,6 +76,24 @@ def test_gradients_of_a_learner_step(torso):
     check_slopes(loss, weights, gradients, rng)
 
 
+def test_gradients_of_float_images(torso):
+    net, weights, pixels, wanted, rng = torso
+    sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
+    images = (pixels / 255.0).astype(np.float32)
+    inputs = net.prepare(images), sums
+    _, (by_inputs,), _ = value_and_gradients(net, weighted_sum, inputs, 0)
+    # what was made of the pixels' numbers says from which pixel each input is
+    numbers = np.arange(images.size, dtype=np.float64).reshape(images.shape)
+    by_images = np.zeros(images.shape)
+    by_images.reshape(-1)[net.prepare(numbers).astype(int).reshape(-1)] = by_inputs.reshape(-1)
+    check_slopes(
+        lambda arrays: (wanted(arrays[0], weights) * sums).sum(),
+        [images.astype(np.float64)],
+        [by_images],
+        rng,
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "parameters"),
     [
@@ -167,8 +185,7 @@ def test_a_scale_that_is_none(options):
 def stacks(net, images):
     """What a network takes of images with a time axis, ``[N, k, ...]``, as the actor makes it."""
     frames = [net.prepare(images[:, i]) for i in range(images.shape[1])]
-    axis = getattr(net, "stack_axis", 0)
-    return frames[0] if len(frames) == 1 else np.ascontiguousarray(np.stack(frames, axis + 1))
+    return frames[0] if len(frames) == 1 else np.stack(frames, net.stack_axis + 1)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from impala_ms.config import ConfigError, check_arguments
 
 # What a network may take beside the observation.
 INPUTS = ("last_action", "last_reward", "first", "core_state")
-DEFAULTS = {"inputs": (), "state_size": 0, "stack_axis": 0, "prepare": lambda parts: parts}
+# What a torso and a network have where their class does not say otherwise.
+TORSO_DEFAULTS = {"stack_axis": 0, "prepare": lambda observations: observations}
+POLICY_DEFAULTS = {"inputs": (), "state_size": 0} | TORSO_DEFAULTS
 WIDEST = 100_000  # inputs of a one-hot observation or outputs of a policy, each a row of weights
 
 
 def make_torso(name, type_, arguments, options):
-    """A torso, refused where it or its options are none.
+    """A torso with all that it need not have set; refused where it or its options are none.
 
     Raises:
         ConfigError: If the class does not take the options, or is no torso.
@@ -36,7 +38,15 @@ def make_torso(name, type_, arguments, options):
             f"network.torso {name} is no torso: it must be a mindspore.nn.Cell with the number of "
             "its features as the attribute outputs"
         )
+    set_missing(torso, TORSO_DEFAULTS)
     return torso
+
+
+def set_missing(cell, defaults):
+    """Set the attributes that the cell's class has left out."""
+    for attribute, default in defaults.items():
+        if not hasattr(cell, attribute):
+            setattr(cell, attribute, default)
 
 
 def check_policy(policy, name, core):
@@ -71,9 +81,7 @@ def check_policy(policy, name, core):
                 f"the network {name} has the parameter {parameter.name} of {parameter.dtype}: "
                 "allowed is Float32, or requires_grad=False"
             )
-    for attribute, default in DEFAULTS.items():
-        if not hasattr(policy, attribute):
-            setattr(policy, attribute, default)
+    set_missing(policy, POLICY_DEFAULTS)
     inputs, size = policy.inputs, policy.state_size
     if not isinstance(inputs, (tuple, list)) or not set(inputs) <= set(INPUTS):
         raise ConfigError(

@@ -202,7 +202,7 @@ schema = {
             "",
             "",
             "further arguments for a torso or network of your own; those for images take black and "
-            "scale: uint8 x becomes (x - black) / scale, else x / 255",
+            "scale: uint8 x becomes (x - black) / scale, by default x / 255",
         ),
     },
     "policy_params": {

@@ -169,7 +169,7 @@ class Torso(nn.Cell):
         if self.single:
             self.whole = make(shapes[0])
             self.images, self.outputs = (), self.whole.outputs
-            self.stack_axis = getattr(self.whole, "stack_axis", 0)
+            self.stack_axis = self.whole.stack_axis
             return
         self.images = tuple(len(shape) > 1 for shape in shapes)
         if not any(self.images):
@@ -180,15 +180,14 @@ class Torso(nn.Cell):
         self.outputs = sum(network.outputs for network in self.networks) + beside
 
     def prepare(self, parts):
-        """See ``IMPALAPolicy.prepare``; what a network without it takes stays as it is."""
-        networks = [None] * len(parts)
+        """See ``IMPALAPolicy.prepare``; parts without a network of their own stay as they are."""
         if self.single:
-            networks = [self.whole]
-        elif self.images:
-            made = iter(self.networks)
-            networks = [next(made) if image else None for image in self.images]
-        pairs = zip(networks, parts, strict=True)
-        return [net.prepare(part) if hasattr(net, "prepare") else part for net, part in pairs]
+            return [self.whole.prepare(parts[0])]
+        if not self.images:
+            return parts
+        networks = iter(self.networks)
+        pairs = zip(parts, self.images, strict=True)
+        return [next(networks).prepare(part) if image else part for part, image in pairs]
 
     def construct(self, observation):
         """Features of a batch of observations."""
