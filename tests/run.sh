@@ -9,4 +9,4 @@ export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 "$python" -m ruff check .
 "$python" -m ruff format --check .
 "$python" -m mypy
-exec "$python" -m pytest -m "not slow" "$@"
+exec "$python" -m pytest -n 2 -m "not slow" "$@"

@@ -193,6 +193,8 @@ class TestTensorBoard:
         assert second.wall_time >= first.wall_time > 1e9
 
     def test_a_row_is_in_the_file_without_waiting_for_the_end(self, tmp_path):
+        # Imports tensorboardX: not at the moment when the sink's thread does.
+        assert read_events(tmp_path) == []
         sink = TensorBoardSink(tmp_path)
         sink.write({"env_steps": 640})
         give_up = time.monotonic() + 30
