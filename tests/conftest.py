@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# What starts several processes, under "tests".
+# What starts several ranks, under "tests".
 RUNS = ("runs", "comm", "test_doctor.py", "test_launch.py", "test_session.py")
 
 if str(ROOT) not in sys.path:
@@ -23,6 +23,7 @@ def pytest_xdist_make_scheduler(config, log):
     """Runs of several processes stay in one worker: beside each other they take twice as long."""
     from xdist.scheduler import LoadScopeScheduling
 
+    # xdist's own groups (xdist_group, --dist loadgroup) have no effect with pytest 9.2.
     class OneRunAtATime(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0].removeprefix("tests/")
