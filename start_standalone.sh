@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Trains: bash start_standalone.sh SCRIPT N [options]; --help says more.
 # Finds or makes the Python environment; everything else is in impala_ms/launch.py.
-started=${EPOCHREALTIME:-$(date +%s.%N)}
+now() { printf '%s' "${EPOCHREALTIME:-$(date +%s.%N)}"; }
+started=$(now)
 set -u
 source "$(dirname -- "${BASH_SOURCE[0]}")/scripts/environment.sh"
 
@@ -11,6 +12,8 @@ if (($# < 2)) || [[ " $* " == *" --help "* || " $* " == *" -h "* || ! $2 =~ ^[1-
     find_python
 else
     prepare_environment
+    # What the run took is shown without what was installed before it, which has its own line.
+    [[ -z ${made_environment:-} ]] || started=$(now)
 fi
 
 export IMPALA_MS_STARTED=${started/,/.} IMPALA_MS_COMMAND=$0

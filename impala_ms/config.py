@@ -389,7 +389,7 @@ class _Draft:
             if follows:
                 text = words.popleft()
             if name not in allowed:
-                self.problems.append(f"unknown option {word}: {_nearest(name, allowed, '--')}")
+                self.problems.append(f"unknown option {word}: {_nearest(name.rpartition('.')[2], allowed, '--')}")
             elif not (equals or follows):
                 self.problems.append(f"{word} needs a value: {word} VALUE or {word}=VALUE")
             else:

@@ -592,7 +592,7 @@ def conclusion(
         returncode: That of mpirun, or of the script; negative for a signal.
         job: The processes, which have ended.
         argv: The command line: script, number of ranks, options.
-        took_s: Seconds since the user gave it.
+        took_s: Seconds since the user gave it, without those of installing the environment.
 
     Returns:
         The exit code and the lines to show last.

@@ -9,7 +9,8 @@ say() { printf '%s\n' "$*" >&2; }
 
 fail() { say "${0##*/}: $*"; exit 1; }
 
-# Sets $python to an interpreter that has what pyproject.toml asks for, extras included.
+# Sets $python to an interpreter that has what pyproject.toml asks for, extras included; and
+# $made_environment if it had to be installed, or waited for.
 prepare_environment() {
     local prefix=${VIRTUAL_ENV:-${CONDA_PREFIX:-}} lacking=
     if [[ -z $prefix && $(type -P python3) == */bin/python3 ]]; then
@@ -75,7 +76,7 @@ make_environment() {
     fi
     is_complete "$@" || install_all "$@"
     exec 9>&-
-    python=$venv/bin/python
+    python=$venv/bin/python made_environment=yes
 }
 
 install_all() {

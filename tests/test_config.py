@@ -318,6 +318,7 @@ def test_values_that_are_not_allowed(option, given, allowed):
         ("--set=collect_env.kwargs={", "collect_env.kwargs = '{' (--set): is not YAML"),
         ("--batchsize=8", "unknown option --batchsize: did you mean --batch_size?"),
         ("--zzz=8", "unknown option --zzz: --help lists all"),
+        ("--learner.lr=8", "unknown option --learner.lr: did you mean --lr?"),
         ("--seed", "--seed needs a value: --seed VALUE or --seed=VALUE"),
         ("seed=3", "unexpected seed=3: options are given as --name VALUE"),
     ],

@@ -31,7 +31,9 @@ case "$*" in
     *sys.executable*) echo "$here/${{0##*/}}" ;;
     *" missing"*) exit 1 ;;
     *"import ensurepip"*) ;;
-    *launch*) echo "launched by $here with ${{*: 4}}" ;;
+    *launch*)
+        echo "$IMPALA_MS_STARTED" >"$NOTES.started"
+        echo "launched by $here with ${{*: 4}}" ;;
     *) exec {sys.executable} "$@" ;;
 esac
 """
@@ -113,6 +115,19 @@ class TestFreshClone:
         assert (code, error) == (0, "")
         assert f"launched by {clone.venv}/bin" in out
         assert clone.noted == noted
+
+    def test_the_time_of_the_run_begins_when_all_is_installed(self, clone):
+        def start(**environment):
+            given = time.time()
+            code, _, error = clone.start(**environment)
+            assert code == 0, error
+            began = float((clone.notes.parent / "notes.started").read_text())
+            return began - given, time.time() - given
+
+        before, took = start(PIP_S="1")  # twice
+        assert 2 <= before <= took
+        before, took = start()
+        assert 0 <= before <= took
 
     @pytest.mark.parametrize(
         "argv",

@@ -148,6 +148,7 @@ def __getattr__(name):
             core,
             core_size,
             last_action_reward,
+            separate_baseline,
         ):
             super().__init__(space, distribution, hidden_sizes=hidden_sizes)
 

@@ -35,6 +35,7 @@ network_params = {
     "core": "none",
     "core_size": 256,
     "last_action_reward": False,
+    "separate_baseline": False,
     "options": {},
 }
 
@@ -197,6 +198,12 @@ schema = {
         "core": ("str", "", ["none", "lstm"], "memory behind the torso"),
         "core_size": ("int", "units", ">= 1", "of the core"),
         "last_action_reward": ("bool", "", "", "last action and reward are inputs too"),
+        "separate_baseline": (
+            "bool",
+            "",
+            "",
+            "the baseline has a torso of its own, beside the policy's; not with a core",
+        ),
         "options": (
             "dict",
             "",

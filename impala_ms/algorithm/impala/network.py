@@ -10,7 +10,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms.algorithm.impala.checks import check_width, make_torso
-from impala_ms.config import resolve
+from impala_ms.config import ConfigError, resolve
 from impala_ms.nets.mlp import MLP, dense
 from impala_ms.ops.distributions import one_hot
 from impala_ms.trajectory import leaf_array, leaves
@@ -43,6 +43,8 @@ class IMPALAPolicy(nn.Cell):
         core: ``none`` or ``lstm``.
         core_size: Units of the core.
         last_action_reward: Whether the last action and reward are inputs, beside the features.
+        separate_baseline: Whether the baseline has a torso of its own, so that its errors, far
+            larger than the policy's gradient, do not move the features of the policy.
         options: Further arguments of the torso.
 
     Attributes:
@@ -62,13 +64,16 @@ class IMPALAPolicy(nn.Cell):
         core="none",
         core_size=256,
         last_action_reward=False,
+        separate_baseline=False,
         **options,
     ):
         """Draw the initial weights from MindSpore's generator."""
         super().__init__()
         check_width("the action space", distribution.num_parameters, "outputs")
         self.distribution = distribution
-        self.torso = Torso(observation_space, torso, hidden_sizes, activation, options)
+        arguments = (observation_space, torso, hidden_sizes, activation, options)
+        self.torso = Torso(*arguments)
+        self.baseline_torso = Torso(*arguments) if separate_baseline else None
         self.stack_axis = self.torso.stack_axis
         width = self.torso.outputs
         self.inputs = ("last_action", "last_reward") if last_action_reward else ()
@@ -76,6 +81,11 @@ class IMPALAPolicy(nn.Cell):
             width += distribution.encoded_size + 1
         self.core, self.state_size = None, 0
         if core != "none":
+            if separate_baseline:
+                raise ConfigError(
+                    f"network.separate_baseline with network.core {core}: a baseline beside the "
+                    "core would have no memory; set one of the two to its default"
+                )
             self.core = resolve(CORES[core])(width, core_size)
             self.state_size, width = self.core.state_size, self.core.outputs
             self.inputs += ("first", "core_state")
@@ -110,13 +120,12 @@ class IMPALAPolicy(nn.Cell):
             ``(parameters [N, A], baseline [N])``, float32; with a core also ``core_state
             [S, E, state_size]`` after the last row.
         """
-        features = self.torso(observation)
-        if self.last_action_reward:
-            last_reward = ops.expand_dims(ops.clamp(inputs[1], -1.0, 1.0), -1)
-            last_action = self.distribution.encode(inputs[0])
-            features = ops.concat((features, last_action, last_reward), -1)
+        features = self.beside_last(self.torso(observation), inputs)
         if self.core is None:
-            return self.policy_head(features), self.baseline_head(features).squeeze(-1)
+            seen = features
+            if self.baseline_torso is not None:
+                seen = self.beside_last(self.baseline_torso(observation), inputs)
+            return self.policy_head(features), self.baseline_head(seen).squeeze(-1)
         first, state = inputs[-2:]
         unrolls, steps, envs = first.shape
         features, state = self.core(
@@ -130,6 +139,14 @@ class IMPALAPolicy(nn.Cell):
         features = features.reshape((unrolls * steps * envs, -1))
         state = state.reshape((unrolls, envs, -1))
         return self.policy_head(features), self.baseline_head(features).squeeze(-1), state
+
+    def beside_last(self, features, inputs):
+        """Features, with the last action and reward beside them where they are inputs."""
+        if not self.last_action_reward:
+            return features
+        last_reward = ops.expand_dims(ops.clamp(inputs[1], -1.0, 1.0), -1)
+        last_action = self.distribution.encode(inputs[0])
+        return ops.concat((features, last_action, last_reward), -1)
 
 
 class Torso(nn.Cell):

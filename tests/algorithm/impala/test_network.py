@@ -3,6 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
+from mindspore import ops
 
 from impala_ms.algorithm.impala.actor import IMPALAActor
 from impala_ms.algorithm.impala.checks import WIDEST, check_policy
@@ -118,6 +119,39 @@ def test_core_and_last_action_need_inputs(policy):
     net = IMPALAPolicy(box(3), Categorical(2), core="lstm", core_size=5, **params)
     assert net.inputs == ("first", "core_state")
     assert (net.state_size, net.policy_head.in_channels) == (10, 5)
+
+
+def test_a_separate_baseline_shares_nothing_with_the_policy():
+    params = {"hidden_sizes": [6, 5], "separate_baseline": True, "last_action_reward": True}
+    net = IMPALAPolicy(box(3), Categorical(2), **params)
+    rng = np.random.default_rng(0)
+    observation = ms.Tensor(rng.normal(size=(4, 3)).astype(np.float32))
+    last = (ms.Tensor([0, 1, 1, 0]), ms.Tensor(rng.normal(size=4).astype(np.float32)))
+    names = [parameter.name for parameter in net.trainable_params()]
+
+    def moved_by(output):
+        def squares(x):
+            return ops.square(net(x, last)[output]).sum()
+
+        gradients = ms.grad(squares, None, net.trainable_params())(observation)
+        pairs = zip(names, gradients, strict=True)
+        return {name.partition(".")[0] for name, g in pairs if np.abs(g.asnumpy()).max() > 0}
+
+    assert moved_by(0) == {"torso", "policy_head"}
+    assert moved_by(1) == {"baseline_torso", "baseline_head"}
+    # the baseline by hand: its own features, the last action one-hot, the last reward clamped
+    x = observation.asnumpy().astype(np.float64)
+    for layer in net.baseline_torso.whole.layers[::2]:
+        x = np.tanh(x @ layer.weight.asnumpy().T.astype(np.float64))
+    reward = np.clip(last[1].asnumpy(), -1, 1)[:, None]
+    x = np.concatenate([x, np.eye(2)[[0, 1, 1, 0]], reward], -1)
+    wanted = x @ net.baseline_head.weight.asnumpy()[0]
+    np.testing.assert_allclose(net(observation, last)[1].asnumpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_separate_baseline_has_no_core():
+    with pytest.raises(ConfigError, match=r"^network.separate_baseline with network.core lstm: "):
+        IMPALAPolicy(box(3), Categorical(2), core="lstm", separate_baseline=True)
 
 
 def test_the_distribution_is_that_of_the_actions(policy):
