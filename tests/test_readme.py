@@ -296,11 +296,11 @@ def test_own_environment(tmp_path):
 
 
 def test_own_network(tmp_path):
-    assert "separate.py" in named_blocks(tmp_path)
-    row = start(tmp_path, "--set", "policy_and_network.type=separate.py:Separate")
+    assert "wide.py" in named_blocks(tmp_path)
+    row = start(tmp_path, "--set", "policy_and_network.type=wide.py:Wide")
     assert float(row["env_steps"]) >= 3000
     log = read(tmp_path / "run" / "config.json")
-    assert "separate.py:Separate" in log
+    assert "wide.py:Wide" in log
 
 
 def test_vtrace_by_hand():

@@ -72,11 +72,14 @@ def unpack_weights(data, size):
     """``(version, weights [size] float32, numbers behind them)`` of a message.
 
     Raises:
-        ValueError: If it is too short for so many weights.
+        ValueError: If it is not a message of so many weights.
     """
     end = VERSION_BYTES + 4 * size
     if len(data) < end or (len(data) - end) % 8:
-        raise ValueError(f"{size} weights are a message of {end} bytes, got {len(data)}")
+        raise ValueError(
+            f"weights came in {len(data):,} bytes, but {size:,}, as the network of this rank has, "
+            f"are {end:,}: the network must be the same on every rank"
+        )
     version = int(data[:VERSION_BYTES].view(np.int64)[0])
     return version, data[VERSION_BYTES:end].view(np.float32), np.frombuffer(data[end:].tobytes())
 
