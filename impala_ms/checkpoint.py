@@ -142,18 +142,20 @@ def restore(parameters, saved, path):
 
     Args:
         parameters: ``{name: Parameter}`` of the network or learner.
-        saved: ``{name: array}``; names that ``parameters`` lacks are ignored.
+        saved: ``{name: array}`` for the same names.
         path: Where they are from, for the message.
 
     Raises:
-        CheckpointError: If a parameter is missing or has another shape: another network.
+        CheckpointError: If a name is only on one side, or a shape differs: another network.
     """
-    for name, parameter in parameters.items():
-        if name not in saved or saved[name].shape != tuple(parameter.shape):
-            got = tuple(saved[name].shape) if name in saved else "nothing"
+    there = {name: value.shape for name, value in saved.items()}
+    here = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    for name in (*here, *there):
+        if there.get(name) != here.get(name):
             raise CheckpointError(
-                f"the checkpoint {path} is of another network: {name} is {got} there and "
-                f"{tuple(parameter.shape)} here; resume with the configuration it was made with"
+                f"the checkpoint {path} is of another network: {name} is "
+                f"{there.get(name, 'nothing')} there and {here.get(name, 'nothing')} here; "
+                "resume with the configuration it was made with"
             )
     for name, parameter in parameters.items():
         # not ascontiguousarray: it would make a scalar one-dimensional

@@ -389,7 +389,7 @@ class _Draft:
             if follows:
                 text = words.popleft()
             if name not in allowed:
-                self.problems.append(f"unknown option {word}: {_nearest(name.rpartition('.')[2], allowed, '--')}")
+                self.problems.append(f"unknown option {word}: {self._option(name, allowed)}")
             elif not (equals or follows):
                 self.problems.append(f"{word} needs a value: {word} VALUE or {word}=VALUE")
             else:
@@ -515,6 +515,11 @@ class _Draft:
                 f" {batch} / {envs} = {batch // envs} must be a multiple of the"
                 f" {_count(actors, 'actor')}: batch_size a multiple of {actors * envs}"
             )
+        if get("network.separate_baseline") and get("network.core") != "none":
+            problems.append(
+                f"{given('network.separate_baseline')}: not with {given('network.core')}, of which"
+                " such a baseline would have no memory"
+            )
         run_dir = get("trainer.run_dir")
         if resume and run_dir and Path(run_dir).resolve() != Path(resume).resolve():
             problems.append(
@@ -524,6 +529,13 @@ class _Draft:
 
     def _given(self, path: str) -> str:
         return f"{path} = {text_of(self.values[path], repr)} ({self.origins[path]})"
+
+    def _option(self, name: str, allowed: Sequence[str]) -> str:
+        """What may have been meant by an option that is none: the path of a key, or similar."""
+        if name in self.keys:
+            short = [f"--{option}" for option, path in self.named.items() if path == name]
+            return f"did you mean {short[0] if short else f'--set {name}=VALUE'}?"
+        return _nearest(name.rpartition(".")[2], allowed, "--")
 
     def _suggest(self, path: str) -> str:
         """What may have been meant: the same key elsewhere, or a similar one."""

@@ -489,7 +489,7 @@ class Job:
             self._deadline = min(self._deadline, now + STOP_S)
             # mpirun hands this one on to all ranks; SIGINT and SIGTERM make it kill them.
             self._process.send_signal(signal.SIGUSR1)
-            self.show("stopping: writing the final checkpoint (again to end at once)")
+            self.show("stopping: saving what was learned (again to end at once)")
         elif now - self._stopped_at > REPEATED_S:
             self._deadline = now
 

@@ -263,7 +263,7 @@ class TestRestore:
 
     def test_values_are_put_into_parameters(self):
         fresh = self.fresh()
-        checkpoint.restore(fresh, parameters(3) | {"other": np.zeros(1)}, "p.ckpt")
+        checkpoint.restore(fresh, parameters(3), "p.ckpt")
         assert_same_bits({name: p.asnumpy() for name, p in fresh.items()}, parameters(3))
 
     @pytest.mark.parametrize(
@@ -272,11 +272,12 @@ class TestRestore:
             ("policy.layer.weight", np.ones((5, 7), np.float32), r"is \(5, 7\) there and \(7, 5\)"),
             ("policy.layer.bias", np.ones((1, 5), np.float32), r"is \(1, 5\) there and \(5,\)"),
             ("counter", None, r"is nothing there and \(1,\) here"),
+            ("other", np.ones(3, np.float32), r"is \(3,\) there and nothing here"),
         ],
     )
     def test_another_network_is_refused_and_changes_nothing(self, name, saved, said):
         values = parameters(3)
-        values.pop(name)
+        values.pop(name, None)
         if saved is not None:
             values[name] = saved
         fresh = self.fresh()

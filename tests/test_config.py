@@ -319,6 +319,9 @@ def test_values_that_are_not_allowed(option, given, allowed):
         ("--batchsize=8", "unknown option --batchsize: did you mean --batch_size?"),
         ("--zzz=8", "unknown option --zzz: --help lists all"),
         ("--learner.lr=8", "unknown option --learner.lr: did you mean --lr?"),
+        ("--x.batchsize=8", "unknown option --x.batchsize: did you mean --batch_size?"),
+        ("--collect_env.id=a", "unknown option --collect_env.id: did you mean --env?"),
+        ("--eval_env.id=a", "unknown option --eval_env.id: did you mean --set eval_env.id=VALUE?"),
         ("--seed", "--seed needs a value: --seed VALUE or --seed=VALUE"),
         ("seed=3", "unexpected seed=3: options are given as --name VALUE"),
     ],
@@ -377,6 +380,13 @@ def test_synchronous_unrolls_must_be_a_multiple_of_the_actors():
     assert "16 / 4 = 4 must be a multiple of the 3 actors: batch_size a multiple of 12" in line
     assert load(*argv, "24", ranks=4).unrolls_per_batch == 6
     assert load("--num_envs", "4", "--batch_size", "16", ranks=4).unrolls_per_batch == 4
+
+
+def test_a_separate_baseline_is_not_beside_a_core():
+    line = problem("--separate_baseline", "true", "--core", "lstm")
+    assert line.startswith("network.separate_baseline = True (--separate_baseline): not with")
+    assert "network.core = 'lstm' (--core)" in line
+    assert load("--separate_baseline", "true").network_params["separate_baseline"]
 
 
 @pytest.mark.parametrize(

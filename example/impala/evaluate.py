@@ -91,6 +91,7 @@ def evaluate(arguments):
     environment.close()
     actor = session.make_actor(config, policy, None, None)
     names = {parameter.name: parameter for parameter in policy.get_parameters()}
+    saved = {name: saved[name] for name in names if name in saved}  # without the optimiser
     checkpoint.restore(names, saved, path)
     returns = session.evaluate_policy(
         config, actor, episodes=arguments.episodes, greedy=arguments.greedy

@@ -202,7 +202,8 @@ schema = {
             "bool",
             "",
             "",
-            "the baseline has a torso of its own, beside the policy's; not with a core",
+            "the baseline has a torso of its own, beside the policy's; not with a core, nor of a "
+            "network of your own",
         ),
         "options": (
             "dict",
@@ -213,7 +214,12 @@ schema = {
         ),
     },
     "policy_params": {
-        "eval_greedy": ("bool", "", "", "evaluate the likeliest action instead of a sampled one"),
+        "eval_greedy": (
+            "bool",
+            "",
+            "",
+            "evaluations during training take the likeliest action instead of a sample",
+        ),
     },
     "learner_params": {
         "device": (

@@ -10,7 +10,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms.algorithm.impala.checks import check_width, make_torso
-from impala_ms.config import ConfigError, resolve
+from impala_ms.config import resolve
 from impala_ms.nets.mlp import MLP, dense
 from impala_ms.ops.distributions import one_hot
 from impala_ms.trajectory import leaf_array, leaves
@@ -44,7 +44,8 @@ class IMPALAPolicy(nn.Cell):
         core_size: Units of the core.
         last_action_reward: Whether the last action and reward are inputs, beside the features.
         separate_baseline: Whether the baseline has a torso of its own, so that its errors, far
-            larger than the policy's gradient, do not move the features of the policy.
+            larger than the policy's gradient, do not move the features of the policy. Only without
+            a core, of which such a baseline would have no memory.
         options: Further arguments of the torso.
 
     Attributes:
@@ -81,11 +82,6 @@ class IMPALAPolicy(nn.Cell):
             width += distribution.encoded_size + 1
         self.core, self.state_size = None, 0
         if core != "none":
-            if separate_baseline:
-                raise ConfigError(
-                    f"network.separate_baseline with network.core {core}: a baseline beside the "
-                    "core would have no memory; set one of the two to its default"
-                )
             self.core = resolve(CORES[core])(width, core_size)
             self.state_size, width = self.core.state_size, self.core.outputs
             self.inputs += ("first", "core_state")

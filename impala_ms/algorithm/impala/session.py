@@ -212,7 +212,7 @@ class IMPALASession(compat.Session):
         if config.resume:
             job.console.write(
                 f"resumed from {path.name}: {recorder.env_steps:,} env steps, "
-                f"{recorder.updates:,} updates\n"
+                f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
         self.sinks = self.make_sinks(recorder)
         adopt(job.run_dir)  # not before it is known that the saved state fits

@@ -149,11 +149,6 @@ def test_a_separate_baseline_shares_nothing_with_the_policy():
     np.testing.assert_allclose(net(observation, last)[1].asnumpy(), wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_a_separate_baseline_has_no_core():
-    with pytest.raises(ConfigError, match=r"^network.separate_baseline with network.core lstm: "):
-        IMPALAPolicy(box(3), Categorical(2), core="lstm", separate_baseline=True)
-
-
 def test_the_distribution_is_that_of_the_actions(policy):
     assert policy.distribution.num_actions == policy.distribution.num_parameters == 4
 
