@@ -515,7 +515,7 @@ class _Draft:
                 f" {batch} / {envs} = {batch // envs} must be a multiple of the"
                 f" {_count(actors, 'actor')}: batch_size a multiple of {actors * envs}"
             )
-        if get("network.separate_baseline") and get("network.core") != "none":
+        if get("network.separate_baseline") and get("network.core", "none") != "none":
             problems.append(
                 f"{given('network.separate_baseline')}: not with {given('network.core')}, of which"
                 " such a baseline would have no memory"
@@ -530,11 +530,14 @@ class _Draft:
     def _given(self, path: str) -> str:
         return f"{path} = {text_of(self.values[path], repr)} ({self.origins[path]})"
 
+    def options(self) -> dict[str, str]:
+        """The option of each path that has one, ``{"learner.lr": "--lr"}``."""
+        return {path: f"--{name}" for name, path in self.named.items()}
+
     def _option(self, name: str, allowed: Sequence[str]) -> str:
         """What may have been meant by an option that is none: the path of a key, or similar."""
         if name in self.keys:
-            short = [f"--{option}" for option, path in self.named.items() if path == name]
-            return f"did you mean {short[0] if short else f'--set {name}=VALUE'}?"
+            return f"did you mean {self.options().get(name, f'--set {name}=VALUE')}?"
         return _nearest(name.rpartition(".")[2], allowed, "--")
 
     def _suggest(self, path: str) -> str:
@@ -694,7 +697,7 @@ def check_arguments(
 def help_text(algorithm: str) -> str:
     """All options with their units and defaults."""
     draft = _Draft(algorithm)
-    options = {path: f"--{name}" for name, path in draft.named.items()}
+    options = draft.options()
     lines = [
         "Options, as --name VALUE or --name=VALUE:",
         "  --config FILE      .yaml or .py file with dicts as in config.py, in whole or in part",

@@ -387,6 +387,8 @@ def test_a_separate_baseline_is_not_beside_a_core():
     assert line.startswith("network.separate_baseline = True (--separate_baseline): not with")
     assert "network.core = 'lstm' (--core)" in line
     assert load("--separate_baseline", "true").network_params["separate_baseline"]
+    line = problem("--separate_baseline", "true", "--core", "gru")
+    assert line.startswith("network.core = 'gru' (--core): must be one of")
 
 
 @pytest.mark.parametrize(
