@@ -6,6 +6,10 @@ from mindspore import nn, ops
 
 from impala_ms.nets.mlp import dense
 
+PART = 10  # steps, at most, that are compiled as one
+times, times_transposed = ops.MatMul(), ops.MatMul(transpose_b=True)
+split_row = ops.Split(1, 3)
+
 
 class LSTM(nn.Cell):
     """Features of a sequence with memory; the memory is emptied where an episode begins.
@@ -58,15 +62,16 @@ class Recurrence(nn.Cell):
 
     Unrolled by automatic differentiation the gradient has four times as many operators as it
     needs, and one small product of matrices a step for the weights instead of a large one.
+
+    A long sequence is cut into equal parts (two lengths, a step apart, where it must be), which
+    are compiled once and called: compiling 80 steps takes as long as 20, not four times as long.
     """
 
     def __init__(self, size):
         super().__init__()
         self.size = size
-        self.times_transposed = ops.MatMul(transpose_b=True)
         self.transposed_times = ops.MatMul(transpose_a=True)
-        self.times = ops.MatMul()
-        self.split_row, self.split_sequence = ops.Split(1, 3), ops.Split(2, 3)
+        self.split_sequence = ops.Split(2, 3)
 
     def construct(self, gates, keep, hidden, cells, weight):
         """Run over a sequence.
@@ -83,28 +88,26 @@ class Recurrence(nn.Cell):
             gates ``[T, B, 3 H]``, the new contents ``[T, B, H]``, the squashed cells
             ``[T, B, H]``.
         """
-        size = self.size
-        gates, keep = ops.unstack(gates, 0), ops.unstack(keep, 0)
+        steps = len(gates)
+        if steps <= PART:
+            return forward(gates, keep, hidden, cells, weight)
         outputs, memory, opened, contents, squashed = (), (), (), (), ()
-        for t in range(len(gates)):
-            row = gates[t] + self.times_transposed(keep[t] * hidden, weight)
-            open_gates = ops.sigmoid(row[:, : 3 * size])
-            content = ops.tanh(row[:, 3 * size :])
-            in_gate, forget_gate, out_gate = self.split_row(open_gates)
-            cells = forget_gate * (keep[t] * cells) + in_gate * content
-            squashed_cells = ops.tanh(cells)
-            hidden = out_gate * squashed_cells
-            outputs += (hidden,)
-            memory += (cells,)
-            opened += (open_gates,)
-            contents += (content,)
-            squashed += (squashed_cells,)
+        parts = (steps + PART - 1) // PART
+        for i in range(parts):
+            begin, end = steps * i // parts, steps * (i + 1) // parts
+            part = forward_part(gates[begin:end], keep[begin:end], hidden, cells, weight)
+            hidden, cells = part[0][-1], part[1][-1]
+            outputs += (part[0],)
+            memory += (part[1],)
+            opened += (part[2],)
+            contents += (part[3],)
+            squashed += (part[4],)
         return (
-            ops.stack(outputs, 0),
-            ops.stack(memory, 0),
-            ops.stack(opened, 0),
-            ops.stack(contents, 0),
-            ops.stack(squashed, 0),
+            ops.concat(outputs, 0),
+            ops.concat(memory, 0),
+            ops.concat(opened, 0),
+            ops.concat(contents, 0),
+            ops.concat(squashed, 0),
         )
 
     def bprop(self, gates, keep, hidden, cells, weight, results, gradients):
@@ -126,33 +129,109 @@ class Recurrence(nn.Cell):
                 in_gate * (1.0 - contents * contents),
             ),
             2,
+        ).reshape((steps, envs, 3, size))
+        rows = (
+            gradients[0],
+            gradients[1],
+            by_cells,
+            squashed * out_gate * (1.0 - out_gate),
+            out_gate * (1.0 - squashed * squashed),
+            keep,
+            keep * forget_gate,
         )
-        out_by_output = ops.unstack(squashed * out_gate * (1.0 - out_gate), 0)
-        cells_by_output = ops.unstack(out_gate * (1.0 - squashed * squashed), 0)
-        by_cells = ops.unstack(by_cells.reshape((steps, envs, 3, size)), 0)
-        forget = ops.unstack(keep * forget_gate, 0)
-        keep = ops.unstack(keep, 0)
-        d_outputs, d_memory = ops.unstack(gradients[0], 0), ops.unstack(gradients[1], 0)
         d_hidden, d_cells = ops.zeros_like(hidden), ops.zeros_like(cells)
-        d_gates = ()
-        for i in range(len(keep)):
-            t = len(keep) - 1 - i
-            d_hidden = d_outputs[t] + d_hidden
-            d_cells = d_memory[t] + d_cells + d_hidden * cells_by_output[t]
-            d_in_forget_cell = (ops.expand_dims(d_cells, 1) * by_cells[t]).reshape((envs, -1))
-            d_row = ops.concat(
-                (
-                    d_in_forget_cell[:, : 2 * size],
-                    d_hidden * out_by_output[t],
-                    d_in_forget_cell[:, 2 * size :],
-                ),
-                1,
-            )
-            d_gates = (d_row, *d_gates)
-            d_hidden = keep[t] * self.times(d_row, weight)
-            d_cells = d_cells * forget[t]
-        d_gates = ops.stack(d_gates, 0)
+        if steps <= PART:
+            d_gates, d_hidden, d_cells = backward(rows, d_hidden, d_cells, weight)
+        else:
+            d_parts = ()
+            parts = (steps + PART - 1) // PART
+            for i in range(parts):
+                begin, end = steps * (parts - 1 - i) // parts, steps * (parts - i) // parts
+                cut = ()
+                for row in rows:
+                    cut += (row[begin:end],)
+                part, d_hidden, d_cells = backward_part(cut, d_hidden, d_cells, weight)
+                d_parts = (part, *d_parts)
+            d_gates = ops.concat(d_parts, 0)
         d_weight = self.transposed_times(
             d_gates.reshape((-1, 4 * size)), before.reshape((-1, size))
         )
         return d_gates, ops.zeros_like(results[0][:, :, :1]), d_hidden, d_cells, d_weight
+
+
+def forward(gates, keep, hidden, cells, weight):
+    """A part of ``Recurrence.construct``, or all of a short sequence."""
+    size = hidden.shape[1]
+    gates, keep = ops.unstack(gates, 0), ops.unstack(keep, 0)
+    outputs, memory, opened, contents, squashed = (), (), (), (), ()
+    for t in range(len(gates)):
+        row = gates[t] + times_transposed(keep[t] * hidden, weight)
+        open_gates = ops.sigmoid(row[:, : 3 * size])
+        content = ops.tanh(row[:, 3 * size :])
+        in_gate, forget_gate, out_gate = split_row(open_gates)
+        cells = forget_gate * (keep[t] * cells) + in_gate * content
+        squashed_cells = ops.tanh(cells)
+        hidden = out_gate * squashed_cells
+        outputs += (hidden,)
+        memory += (cells,)
+        opened += (open_gates,)
+        contents += (content,)
+        squashed += (squashed_cells,)
+    return (
+        ops.stack(outputs, 0),
+        ops.stack(memory, 0),
+        ops.stack(opened, 0),
+        ops.stack(contents, 0),
+        ops.stack(squashed, 0),
+    )
+
+
+def backward(rows, d_hidden, d_cells, weight):
+    """A part of ``Recurrence.bprop``, or all of a short sequence, from its end to its beginning.
+
+    Args:
+        rows: Of ``[T, B, ...]`` each: gradient of the outputs, gradient of the cells, derivatives
+            of the gates in, forget, cell by the cells ``[T, B, 3, H]``, of the out gate and of
+            the cells by the output, ``keep``, and what is kept of the cells.
+        d_hidden: ``[B, H]``, gradient of what was put out last, by the steps that follow.
+        d_cells: ``[B, H]``, gradient of the cells behind the last row, by the steps that follow.
+        weight: ``[4 H, H]``.
+
+    Returns:
+        ``(gradient of the gates [T, B, 4 H], d_hidden, d_cells)``, the latter two before row 0.
+    """
+    envs, size = d_hidden.shape
+    d_outputs, d_memory = ops.unstack(rows[0], 0), ops.unstack(rows[1], 0)
+    by_cells = ops.unstack(rows[2], 0)
+    out_by_output, cells_by_output = ops.unstack(rows[3], 0), ops.unstack(rows[4], 0)
+    keep, forget = ops.unstack(rows[5], 0), ops.unstack(rows[6], 0)
+    d_gates = ()
+    for i in range(len(keep)):
+        t = len(keep) - 1 - i
+        d_hidden = d_outputs[t] + d_hidden
+        d_cells = d_memory[t] + d_cells + d_hidden * cells_by_output[t]
+        d_in_forget_cell = (ops.expand_dims(d_cells, 1) * by_cells[t]).reshape((envs, -1))
+        d_row = ops.concat(
+            (
+                d_in_forget_cell[:, : 2 * size],
+                d_hidden * out_by_output[t],
+                d_in_forget_cell[:, 2 * size :],
+            ),
+            1,
+        )
+        d_gates = (d_row, *d_gates)
+        d_hidden = keep[t] * times(d_row, weight)
+        d_cells = d_cells * forget[t]
+    return ops.stack(d_gates, 0), d_hidden, d_cells
+
+
+@ms.no_inline
+def forward_part(gates, keep, hidden, cells, weight):
+    """``forward``, compiled once."""
+    return forward(gates, keep, hidden, cells, weight)
+
+
+@ms.no_inline
+def backward_part(rows, d_hidden, d_cells, weight):
+    """``backward``, compiled once."""
+    return backward(rows, d_hidden, d_cells, weight)

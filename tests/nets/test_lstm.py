@@ -4,23 +4,27 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.nets.lstm import LSTM
+from impala_ms.nets.lstm import LSTM, PART
 from tests.compiled import one_by_one
 from tests.nets import reference
 from tests.nets.gradients import check_slopes, randomise, value_and_gradients
 
-STEPS, ENVS, INPUTS, SIZE = 6, 3, 5, 4
+ENVS, INPUTS, SIZE = 3, 5, 4
 
 
-@pytest.fixture
-def case():
-    """A net with its weights, and inputs with resets at the beginning, inside, twice in a row."""
+@pytest.fixture(params=[6, 2 * PART + 3], ids="{} steps".format)
+def case(request):
+    """A net with its weights, and inputs with resets at the beginning, inside, twice in a row.
+
+    They have fewer steps than are compiled as one, or so many that parts of two lengths are.
+    """
+    steps = request.param
     rng = np.random.default_rng(0)
     net = LSTM(INPUTS, SIZE)
     weights = randomise(net, rng)
-    features = rng.normal(size=(STEPS, ENVS, INPUTS)).astype(np.float32)
+    features = rng.normal(size=(steps, ENVS, INPUTS)).astype(np.float32)
     state = rng.normal(size=(ENVS, 2 * SIZE)).astype(np.float32)
-    first = np.zeros((STEPS, ENVS), np.bool_)
+    first = np.zeros((steps, ENVS), np.bool_)
     first[0, 0] = first[2, 1] = first[3, 1] = first[5, 0] = True  # none in environment 2
     return net, weights, features, first, state, rng
 
@@ -32,7 +36,7 @@ def run(net, *arrays):
 def test_outputs_and_state(case):
     net, weights, features, first, state, _ = case
     wanted = reference.lstm(features.astype(np.float64), first, state, weights)
-    assert [array.shape for array in wanted] == [(STEPS, ENVS, SIZE), (ENVS, 2 * SIZE)]
+    assert [array.shape for array in wanted] == [(len(first), ENVS, SIZE), (ENVS, 2 * SIZE)]
     for result, array in zip(run(net, features, first, state), wanted, strict=True):
         np.testing.assert_allclose(result, array, atol=2e-5)
     with one_by_one():
@@ -47,7 +51,7 @@ def weighted_sum(net, features, first, state, by_output, by_state):
 
 def test_gradients(case):
     net, weights, features, first, state, rng = case
-    by_output = rng.normal(size=(STEPS, ENVS, SIZE)).astype(np.float32)
+    by_output = rng.normal(size=(len(first), ENVS, SIZE)).astype(np.float32)
     by_state = rng.normal(size=(ENVS, 2 * SIZE)).astype(np.float32)
     inputs = features, first, state, by_output, by_state
     value, by_inputs, by_weights = value_and_gradients(net, weighted_sum, inputs, (0, 2))
