@@ -4,6 +4,7 @@ python tests/benchmarks/nets.py --torch PYTHON [--only nature] [--repeats 30] [-
 
 Each of the two has a process of its own, kept waiting while the other one is measured; calls
 alternate, so that whatever else the machine does meets both. Ratio above 1: PyTorch is faster.
+With 1 thread both are kept to one core, as actors are.
 
 PyTorch is given stacks of frames. Ours begins where actor and learner begin: inference with the
 newest frame and the stack before it, a step with the frames of unrolls, so making stacks counts.
@@ -108,6 +109,8 @@ def work(side, case):
     oneDNN in MindSpore tries numbers of threads in the first 25 calls: they are made before the
     second answer. Short calls are made several times, the fastest counts.
     """
+    if case[3] == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     call = (ours if side == "ours" else torchs)(*case)
     answers = 0
     for _ in sys.stdin:
