@@ -6,7 +6,7 @@ from mindspore import nn, ops
 
 from impala_ms.nets.mlp import dense
 
-PART = 10  # steps, at most, that are compiled as one
+PART = 11  # steps, at least, that are compiled as one: an unroll of 20 is not cut
 times, times_transposed = ops.MatMul(), ops.MatMul(transpose_b=True)
 split_row = ops.Split(1, 3)
 
@@ -63,8 +63,8 @@ class Recurrence(nn.Cell):
     Unrolled by automatic differentiation the gradient has four times as many operators as it
     needs, and one small product of matrices a step for the weights instead of a large one.
 
-    A long sequence is cut into equal parts (two lengths, a step apart, where it must be), which
-    are compiled once and called: compiling 80 steps takes as long as 20, not four times as long.
+    A long sequence is cut into parts of one length, and a short rest, which are compiled once and
+    called: compiling 80 steps takes as long as 20, not four times as long.
     """
 
     def __init__(self, size):
@@ -89,12 +89,12 @@ class Recurrence(nn.Cell):
             ``[T, B, H]``.
         """
         steps = len(gates)
-        if steps <= PART:
+        length = part_length(steps)
+        if length == steps:
             return forward(gates, keep, hidden, cells, weight)
         outputs, memory, opened, contents, squashed = (), (), (), (), ()
-        parts = (steps + PART - 1) // PART
-        for i in range(parts):
-            begin, end = steps * i // parts, steps * (i + 1) // parts
+        for begin in range(0, steps, length):
+            end = begin + length
             part = forward_part(gates[begin:end], keep[begin:end], hidden, cells, weight)
             hidden, cells = part[0][-1], part[1][-1]
             outputs += (part[0],)
@@ -140,13 +140,13 @@ class Recurrence(nn.Cell):
             keep * forget_gate,
         )
         d_hidden, d_cells = ops.zeros_like(hidden), ops.zeros_like(cells)
-        if steps <= PART:
+        length = part_length(steps)
+        if length == steps:
             d_gates, d_hidden, d_cells = backward(rows, d_hidden, d_cells, weight)
         else:
             d_parts = ()
-            parts = (steps + PART - 1) // PART
-            for i in range(parts):
-                begin, end = steps * (parts - 1 - i) // parts, steps * (parts - i) // parts
+            for begin in range((steps - 1) // length * length, -1, -length):
+                end = begin + length
                 cut = ()
                 for row in rows:
                     cut += (row[begin:end],)
@@ -157,6 +157,12 @@ class Recurrence(nn.Cell):
             d_gates.reshape((-1, 4 * size)), before.reshape((-1, size))
         )
         return d_gates, ops.zeros_like(results[0][:, :, :1]), d_hidden, d_cells, d_weight
+
+
+def part_length(steps):
+    """Steps of each part of a sequence; fewer than there are parts may be left over at its end."""
+    parts = steps // PART
+    return steps // parts if parts > 1 else steps
 
 
 def forward(gates, keep, hidden, cells, weight):

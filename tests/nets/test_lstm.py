@@ -4,21 +4,24 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.nets.lstm import LSTM, PART
+from impala_ms.nets import lstm
+from impala_ms.nets.lstm import LSTM
 from tests.compiled import one_by_one
 from tests.nets import reference
 from tests.nets.gradients import check_slopes, randomise, value_and_gradients
 
 ENVS, INPUTS, SIZE = 3, 5, 4
+SHORT_AND_LONG = pytest.mark.parametrize("case", [6, 16], ids="{} steps".format, indirect=True)
 
 
-@pytest.fixture(params=[6, 2 * PART + 3], ids="{} steps".format)
-def case(request):
+@pytest.fixture
+def case(request, monkeypatch):
     """A net with its weights, and inputs with resets at the beginning, inside, twice in a row.
 
-    They have fewer steps than are compiled as one, or so many that parts of two lengths are.
+    Of 6 steps all are compiled as one; 16 become three parts and a rest.
     """
-    steps = request.param
+    monkeypatch.setattr(lstm, "PART", 5)
+    steps = getattr(request, "param", 16)
     rng = np.random.default_rng(0)
     net = LSTM(INPUTS, SIZE)
     weights = randomise(net, rng)
@@ -33,6 +36,14 @@ def run(net, *arrays):
     return [result.asnumpy() for result in net(*map(ms.Tensor, arrays))]
 
 
+@pytest.mark.parametrize(
+    ("steps", "length"), [(1, 1), (20, 20), (21, 21), (22, 11), (43, 14), (81, 11), (513, 11)]
+)
+def test_parts_are_long_and_the_rest_is_short(steps, length):
+    assert lstm.part_length(steps) == length
+
+
+@SHORT_AND_LONG
 def test_outputs_and_state(case):
     net, weights, features, first, state, _ = case
     wanted = reference.lstm(features.astype(np.float64), first, state, weights)
@@ -49,6 +60,7 @@ def weighted_sum(net, features, first, state, by_output, by_state):
     return (outputs * by_output).sum() + (state * by_state).sum()
 
 
+@SHORT_AND_LONG
 def test_gradients(case):
     net, weights, features, first, state, rng = case
     by_output = rng.normal(size=(len(first), ENVS, SIZE)).astype(np.float32)
