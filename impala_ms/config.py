@@ -510,10 +510,12 @@ class _Draft:
                 f" {given('collect_env.num_envs')}, such as {math.ceil(batch / envs) * envs}"
             )
         elif batch and envs and get("trainer.synchronous") and batch // envs % actors:
+            fitting = [n + 1 for n in range(1, batch // envs + 1) if batch // envs % n == 0]
             problems.append(
                 f"{given('trainer.batch_size')}: when synchronous, S = batch_size / num_envs ="
                 f" {batch} / {envs} = {batch // envs} must be a multiple of the"
-                f" {_count(actors, 'actor')}: batch_size a multiple of {actors * envs}"
+                f" {_count(actors, 'actor')}: batch_size a multiple of {actors * envs}, or N one of"
+                f" {', '.join(map(str, fitting))}"
             )
         if get("network.separate_baseline") and get("network.core", "none") != "none":
             problems.append(

@@ -64,7 +64,7 @@ class Recurrence(nn.Cell):
     needs, and one small product of matrices a step for the weights instead of a large one.
 
     A long sequence is cut into parts of one length, and a short rest, which are compiled once and
-    called: compiling 80 steps takes as long as 20, not four times as long.
+    called: a step of 80 compiles in 10 s instead of 31, little more than one of 20.
     """
 
     def __init__(self, size):

@@ -1,5 +1,6 @@
 """The deep residual network of IMPALA."""
 
+import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 from mindspore.common.initializer import Orthogonal
@@ -20,6 +21,33 @@ def conv(inputs, outputs):
         weight_init=Orthogonal(2.0**0.5),
         bias_init="zeros",
     )
+
+
+class Pool(nn.Cell):
+    """The maximum of 3x3 pixels at every second place, padded as TensorFlow's SAME.
+
+    On the CPU the gradient of ``MaxPool`` pools once more, slowly: with ``MaxPoolWithArgmax`` pool
+    and gradient take a third of the time. That is slower without a gradient, so it serves the
+    learner alone, and its gradient is wrong where there is padding before the first pixel, which
+    there is for an odd number of them.
+
+    Args:
+        height: Pixels.
+        width: Pixels.
+    """
+
+    def __init__(self, height, width):
+        super().__init__()
+        self.pool = nn.MaxPool2d(3, 2, pad_mode="same")
+        self.pool_and_places = ops.MaxPoolWithArgmax(3, 2, "same")
+        on_cpu = ms.get_context("device_target") == "CPU"
+        self.keeps_places = on_cpu and height % 2 == width % 2 == 0
+
+    def construct(self, x):
+        """``[N, C, H, W]`` float32 -> ``[N, C, ceil(H / 2), ceil(W / 2)]``."""
+        if self.training and self.keeps_places:
+            return self.pool_and_places(x)[0]
+        return self.pool(x)
 
 
 class ResidualBlock(nn.Cell):
@@ -59,7 +87,7 @@ class ResNet(ImageTorso):
         inputs, height, width = self.image
         cells = []
         for size in channels:
-            cells += [conv(inputs, size), nn.MaxPool2d(3, 2, pad_mode="same")]
+            cells += [conv(inputs, size), Pool(height, width)]
             cells += [ResidualBlock(size), ResidualBlock(size)]
             inputs, height, width = size, (height + 1) // 2, (width + 1) // 2
         self.layers = nn.SequentialCell(cells)

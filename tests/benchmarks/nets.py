@@ -205,7 +205,7 @@ def ours(kind, name, rows, threads):
             self.optimizer(scaled)
             return loss
 
-    step = Step()
+    step = Step().set_train()
 
     def learn():
         arrays = list(inputs)

@@ -17,7 +17,8 @@ from tests.nets import reference
 from tests.nets.gradients import check_slopes, randomise, value_and_gradients
 
 TORSOS = {
-    # smallest images, and ones that are no square and leave a rest at the edge
+    # smallest images, and ones that are no square and leave a rest at the edge; the second section
+    # of the ResNet has an even number of pixels, for which there is another pooling
     "shallow": (Shallow, (2, 27, 23), lambda x, w: reference.plain(x, w, (4, 2))),
     "nature": (Nature, (3, 43, 37), lambda x, w: reference.plain(x, w, (4, 2, 1))),
     "resnet": (ResNet, (2, 15, 12), reference.resnet),
@@ -65,6 +66,7 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in(torso):
 
 def test_gradients_of_a_learner_step(torso):
     net, weights, pixels, wanted, rng = torso
+    net.set_train()
     sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
     value, _, gradients = value_and_gradients(net, weighted_sum, (net.prepare(pixels), sums))
     images = pixels / 255.0
@@ -78,6 +80,7 @@ def test_gradients_of_a_learner_step(torso):
 
 def test_gradients_of_float_images(torso):
     net, weights, pixels, wanted, rng = torso
+    net.set_train()
     sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
     images = (pixels / 255.0).astype(np.float32)
     inputs = net.prepare(images), sums
