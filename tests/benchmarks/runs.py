@@ -24,6 +24,8 @@ from common import median, number, spread
 EXAMPLE = common.ROOT / "example" / "impala"
 SCORE = 475  # gymnasium's reward_threshold of CartPole-v1
 WINDOW_FROM_S = 25.0  # this and the window's end as the peers' runner has them
+REPEATED = 4  # frames of Pong an action is repeated for
+LEARNED = re.compile(r"\[([\d-]+ [\d:]+),\d+\].*Total num frames: (\d+)\.")
 FOREIGN_CORES = 0.2  # more than that of other processes, and the run is worthless
 PEERS = {"sf": "Sample Factory", "rllib": "RLlib"}
 
@@ -136,6 +138,18 @@ MEASURES = {
 }
 
 
+def learned_rate(log):
+    """Steps/s that Sample Factory's log says it learned from, once ``WINDOW_FROM_S`` are over.
+
+    The peers' runner counts finished episodes. Of Pong with the ResNet few end in minutes.
+    """
+    rows = LEARNED.findall(log.read_text(errors="replace"))
+    times = [datetime.fromisoformat(time).timestamp() for time, _ in rows]
+    first = next(i for i, time in enumerate(times) if time - times[0] > WINDOW_FROM_S)
+    frames = int(rows[-1][1]) - int(rows[first][1])
+    return frames / REPEATED / (times[-1] - times[first])
+
+
 def run_peer(arguments, measure, system, seed):
     """One run of a peer by the peers' own runner; None if that has no such work."""
     seconds = measure.peer_s or arguments.seconds
@@ -148,6 +162,8 @@ def run_peer(arguments, measure, system, seed):
     result = json.loads(done.stdout.splitlines()[-1])
     value = result[measure.key]
     value = value.get(str(SCORE)) if isinstance(value, dict) else value
+    if system == "sf" and measure.work.startswith("pong"):
+        value = learned_rate(Path(f"/tmp/{system}-{measure.work}-{seed}.log"))
     return {"rc": result["rc"], "foreign_cores": result["foreign_cores"], "value": value}
 
 
