@@ -142,12 +142,17 @@ def learned_rate(log):
     """Steps/s that Sample Factory's log says it learned from, once ``WINDOW_FROM_S`` are over.
 
     The peers' runner counts finished episodes. Of Pong with the ResNet few end in minutes.
+
+    Returns:
+        0 for a run that ended before, as the runner has it.
     """
     rows = LEARNED.findall(log.read_text(errors="replace"))
-    times = [datetime.fromisoformat(time).timestamp() for time, _ in rows]
-    first = next(i for i, time in enumerate(times) if time - times[0] > WINDOW_FROM_S)
-    frames = int(rows[-1][1]) - int(rows[first][1])
-    return frames / REPEATED / (times[-1] - times[first])
+    rows = [(datetime.fromisoformat(time).timestamp(), int(frames)) for time, frames in rows]
+    inside = [row for row in rows if row[0] - rows[0][0] > WINDOW_FROM_S]
+    if len(inside) < 2:
+        return 0
+    (began, before), (ended, after) = inside[0], inside[-1]
+    return (after - before) / REPEATED / (ended - began)
 
 
 def run_peer(arguments, measure, system, seed):
