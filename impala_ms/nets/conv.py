@@ -1,11 +1,8 @@
 """Convolutional torsos: the shallow network of IMPALA and the Nature CNN.
 
-On the CPU a product of matrices runs two to three times as fast as MindSpore's convolution kernel.
-A convolution whose kernel is a multiple of its stride is such a product once its windows lie side
-by side, and a window is a few blocks of ``stride x stride`` pixels, which ``gather`` copies whole.
-So an image becomes blocks once, in NumPy, when it is seen (``prepare``), however many stacks it is
-in, and every layer puts its pixels out in the order of the next layer's blocks: nothing is
-transposed in between.
+On the CPU their convolutions are the kernels of ``native.c``; elsewhere, and where there is no C
+compiler, MindSpore's. The former want the channels of a pixel side by side; only an image that
+comes in has them as planes, which is how frames are stacked.
 """
 
 import math
@@ -14,8 +11,9 @@ from numbers import Real
 import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
-from mindspore.common.initializer import Orthogonal, initializer
+from mindspore.common.initializer import Orthogonal
 
+from impala_ms.nets import native
 from impala_ms.nets.mlp import dense
 
 COLOURS = (1, 3, 4)  # channels of an image whose channels come last
@@ -48,22 +46,6 @@ def image_of(observation_shape):
     return last, (math.prod(channels), height, width)
 
 
-def block_pixels(rows, columns, side, width):
-    """Numbers of the pixels of ``rows x columns`` blocks, block by block.
-
-    Args:
-        rows: Of blocks.
-        columns: Of blocks.
-        side: Pixels along a block.
-        width: Pixels in a row of the image; what no block covers is left out.
-
-    Returns:
-        ``[rows * columns, side * side]`` int.
-    """
-    y, x, dy, dx = np.ogrid[:rows, :columns, :side, :side]
-    return ((side * y + dy) * width + side * x + dx).reshape(rows * columns, side * side)
-
-
 class ImageTorso(nn.Cell):
     """What torsos for images have in common: how pixels lie, and how uint8 becomes float32.
 
@@ -74,13 +56,10 @@ class ImageTorso(nn.Cell):
 
     Attributes:
         image: ``(C, H, W)``, stacked frames being channels.
-        stack_axis: Where ``construct`` wants the frames of a stack, see ``IMPALAPolicy.prepare``.
 
     Raises:
         ValueError: If the shape is that of no image, or there is no such scale.
     """
-
-    stack_axis = 0
 
     def __init__(self, observation_shape, black, scale):
         super().__init__()
@@ -89,7 +68,7 @@ class ImageTorso(nn.Cell):
                 f"network.options has black {black!r} and scale {scale!r}: allowed are numbers, "
                 "and a scale above 0"
             )
-        self.black, self.scale = black, scale
+        self.factor, self.offset = 1.0 / scale, -black / scale
         self.channels_last, self.image = image_of(observation_shape)
 
     def planes(self, images):
@@ -98,125 +77,54 @@ class ImageTorso(nn.Cell):
             return np.moveaxis(images, -1, 1)
         return images[:, None] if images.ndim == 3 else images
 
-    def scaled(self, images):
-        """Numbers as float32, uint8 as ``(x - black) / scale``."""
-        if images.dtype != np.uint8:
-            return images.astype(np.float32)
-        x = np.multiply(images, np.float32(1 / self.scale), dtype=np.float32)
-        if self.black:
-            x -= np.float32(self.black / self.scale)
-        return x
-
-
-def blocks(images, rows, columns, side):
-    """``[N, C, H, W]`` -> ``[N, rows * columns, C * side * side]``, without what no block covers.
-
-    The ``side`` pixels that lie side by side in an image and in a block are copied as one.
-    """
-    count, channels = images.shape[:2]
-    images = np.ascontiguousarray(images[..., : rows * side, : columns * side])
-    runs = images.view(f"V{side * images.itemsize}").reshape(count, channels, rows, side, columns)
-    runs = np.ascontiguousarray(runs.transpose(0, 2, 4, 1, 3))
-    return runs.view(images.dtype).reshape(count, rows * columns, -1)
-
-
-class WindowProduct(nn.Cell):
-    """Windows of several blocks, side by side, times a matrix, plus a bias; with its gradient.
-
-    Args:
-        windows: ``[Q, taps]``, the blocks of each window.
-        spread: ``[P, taps]``, the windows in which each block is the first, second, ...; Q: none.
-    """
-
-    def __init__(self, windows, spread):
-        super().__init__()
-        self.count, self.taps = windows.shape
-        self.blocks = len(spread)
-        self.windows = ms.Tensor(windows.reshape(-1), ms.int32)
-        self.spread = ms.Tensor(spread.reshape(-1), ms.int32)
-        # operators, not functions: those of ``ops`` do not always compile inside ``bprop``
-        self.gather, self.concat = ops.Gather(), ops.Concat(1)
-        self.times, self.ones = ops.MatMul(), ops.Ones()
-        self.transposed_times = ops.MatMul(transpose_a=True)
-
-    def construct(self, x, matrix, bias):
-        """Multiply.
+    def prepare(self, images):
+        """What ``construct`` takes of images, by NumPy and once for each.
 
         Args:
-            x: ``[N, P, B]``.
-            matrix: ``[taps * B, O]``.
-            bias: ``[O]``.
+            images: ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``.
 
         Returns:
-            ``([N * Q, O], [N * Q, taps * B])``: the products, and the windows for the gradient.
+            ``[N, C, H, W]``, uint8 or float32: bytes become numbers when they are used.
         """
-        side_by_side = ops.gather(x, self.windows, 1).reshape((-1, matrix.shape[0]))
-        return ops.bias_add(self.times(side_by_side, matrix), bias), side_by_side
+        dtype = np.uint8 if images.dtype == np.uint8 else np.float32
+        return np.ascontiguousarray(self.planes(images), dtype)
 
-    def bprop(self, x, matrix, bias, results, gradients):
-        """Gradients of all; that of ``x`` is a product with windows of the gradient's rows."""
-        gradient = gradients[0]
-        outputs, width = matrix.shape[1], x.shape[2]
-        by_matrix = self.transposed_times(results[1], gradient)
-        rows = gradient.reshape((-1, self.count, outputs))
-        rows = self.concat((rows, ops.zeros_like(rows[:, :1])))
-        rows = self.gather(rows, self.spread, 1).reshape((-1, self.taps * outputs))
-        turned = matrix.reshape((self.taps, width, outputs)).transpose((0, 2, 1))
-        by_x = self.times(rows, turned.reshape((-1, width)))
-        # a product with ones takes a fifth of BiasAddGrad's time
-        by_bias = self.times(self.ones((1, gradient.shape[0]), ms.float32), gradient)
-        return by_x.reshape((-1, self.blocks, width)), by_matrix, by_bias.reshape(bias.shape)
+    def scaled(self, images):
+        """``(x - black) / scale`` of uint8, float32 as it is."""
+        if images.dtype == ms.uint8:
+            return images.astype(ms.float32) * self.factor + self.offset
+        return images
 
 
-class Convolution(nn.Cell):
-    """A convolution with bias and ReLU, ``[N, P, B]`` blocks -> ``[N, Q, outputs]`` pixels.
+class Convolution(nn.Conv2d):
+    """A convolution by MindSpore, with orthogonal weights and a bias.
 
     Args:
         inputs: Channels.
         outputs: Channels.
-        kernel: Pixels along it; a multiple of the stride.
-        stride: Pixels along a block too.
-        size: ``(rows, columns)`` of pixels that come out.
-        order: ``[Q]``, which of them come out, in this order.
-        inner: Order of the axes of a block: ``"cyx"`` or ``"yxc"``.
+        kernel: Pixels along it.
+        stride: Pixels from a window to the next.
+        padding: Zeros around the image.
+        relu: Whether the negative numbers of x count as 0.
     """
 
-    def __init__(self, inputs, outputs, kernel, stride, size, order, inner):
-        super().__init__()
-        shape = outputs, inputs, kernel, kernel
-        self.weight = ms.Parameter(initializer(Orthogonal(2.0**0.5), shape), name="weight")
-        self.bias = ms.Parameter(initializer("zeros", (outputs,)), name="bias")
-        taps = kernel // stride
-        self.split = outputs, inputs, taps, stride, taps, stride
-        self.matrix_order = (2, 4, *((1, 3, 5) if inner == "cyx" else (3, 5, 1)), 0)
-        self.pixels = len(order), outputs
-        self.product = WindowProduct(*window_places(size, order, taps))
+    def __init__(self, inputs, outputs, kernel, stride=1, padding=0, relu=False):
+        super().__init__(
+            inputs,
+            outputs,
+            kernel,
+            stride,
+            pad_mode="pad",
+            padding=padding,
+            has_bias=True,
+            weight_init=Orthogonal(2.0**0.5),
+            bias_init="zeros",
+        )
+        self.relu = relu
 
     def construct(self, x):
-        """Pixels of a batch of images."""
-        outputs = self.pixels[1]
-        matrix = self.weight.reshape(self.split).transpose(self.matrix_order)
-        matrix = matrix.reshape((-1, outputs))
-        x = ops.relu(self.product(x, matrix, self.bias)[0])
-        return x.reshape((-1, *self.pixels))
-
-
-def window_places(size, order, taps):
-    """Which blocks are in which window of ``taps x taps`` blocks: arguments of WindowProduct.
-
-    Args:
-        size: ``(rows, columns)`` of windows.
-        order: ``[Q]``, which of them are wanted, in this order.
-        taps: Blocks along a window.
-    """
-    rows, columns = size
-    y, x, i, j = np.ogrid[:rows, :columns, :taps, :taps]
-    block = (y + i) * (columns + taps - 1) + x + j
-    windows = block.reshape(rows * columns, taps * taps)[order]
-    spread = np.full(((rows + taps - 1) * (columns + taps - 1), taps * taps), len(order))
-    for tap in range(taps * taps):
-        spread[windows[:, tap], tap] = np.arange(len(order))
-    return windows, spread
+        """``[N, inputs, H, W]`` float32 -> ``[N, outputs, H', W']``."""
+        return super().construct(ops.relu(x) if self.relu else x)
 
 
 class ConvTorso(ImageTorso):
@@ -224,8 +132,8 @@ class ConvTorso(ImageTorso):
 
     Args:
         observation_shape: Of one image or of stacked frames (``image_of``).
-        layers: ``(outputs, kernel, stride)`` of each convolution, without padding; the kernel is a
-            multiple of the stride. Behind each is a ReLU.
+        layers: ``(outputs, kernel, stride)`` of each convolution, without padding. Behind each is a
+            ReLU.
         outputs: Width of the fully connected layer behind them. It reads pixel by pixel, the
             channels of a pixel side by side.
         black, scale: As of ``ImageTorso``.
@@ -233,8 +141,6 @@ class ConvTorso(ImageTorso):
     Raises:
         ValueError: If the image is too small for the layers.
     """
-
-    stack_axis = 1
 
     def __init__(self, observation_shape, layers, outputs, black=0.0, scale=255.0):
         super().__init__(observation_shape, black, scale)
@@ -247,46 +153,32 @@ class ConvTorso(ImageTorso):
                 f"the layers need images of at least {smallest} x {smallest}, "
                 f"got {height} x {width} (observations {list(observation_shape)})"
             )
-        sizes, orders = [(height, width)], []
-        for _, kernel, stride in layers:
-            rows, columns = ((pixels - kernel) // stride + 1 for pixels in sizes[-1])
-            more = kernel // stride - 1
-            orders.append(block_pixels(rows + more, columns + more, stride, sizes[-1][1]))
-            sizes.append((rows, columns))
-        orders.append(np.arange(math.prod(sizes[-1])))
-
-        _, kernel, stride = layers[0]
-        rows, columns = (pixels + kernel // stride - 1 for pixels in sizes[1])
-        self.grid = rows, columns, stride
-        self.shape = rows * columns, inputs * stride**2
+        path = native.kernels([(size, kernel, stride) for size, kernel, stride in layers])
+        self.channels_come_last = path is not None
         cells = []
-        for i, (size, kernel, stride) in enumerate(layers):
-            order, inner = orders[i + 1].reshape(-1), "cyx" if i == 0 else "yxc"
-            cells.append(Convolution(inputs, size, kernel, stride, sizes[i + 1], order, inner))
+        for size, kernel, stride in layers:
+            options = {"kernel": kernel, "stride": stride, "relu": bool(cells)}
+            if path:
+                planes = None if cells else (self.factor, self.offset)
+                cells.append(native.Convolution(path, inputs, size, planes=planes, **options))
+            else:
+                cells.append(Convolution(inputs, size, **options))
             inputs = size
+            height, width = ((pixels - kernel) // stride + 1 for pixels in (height, width))
         self.layers = nn.CellList(cells)
-        self.inputs, self.outputs = inputs * math.prod(sizes[-1]), outputs
+        self.inputs, self.outputs = inputs * height * width, outputs
         self.full = dense(self.inputs, outputs, 2.0**0.5)
-        # pixels of a block lie side by side: what the next layer reads
-        self.shapes = [(len(order), -1) for order in orders[1:-1]]
 
-    def prepare(self, images):
-        """What ``construct`` takes of images, by NumPy and once for each.
-
-        Args:
-            images: ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``.
-
-        Returns:
-            ``[N, P, B]`` float32, P blocks of B numbers.
-        """
-        return self.scaled(blocks(self.planes(images), *self.grid))
-
-    def construct(self, blocks):
-        """Features of a batch of images ``[N, P, B]`` or of stacks of them ``[N, P, k, B]``."""
-        x = self.layers[0](blocks.reshape((-1, *self.shape)))
-        for i in range(len(self.shapes)):
-            x = self.layers[i + 1](x.reshape((x.shape[0], *self.shapes[i])))
-        return ops.relu(self.full(x.reshape((-1, self.inputs))))
+    def construct(self, images):
+        """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
+        x = images.reshape((-1, *self.image))
+        if not self.channels_come_last:
+            x = self.scaled(x)
+        for layer in self.layers:
+            x = layer(x)
+        if not self.channels_come_last:
+            x = x.transpose((0, 2, 3, 1))
+        return ops.relu(self.full(ops.relu(x).reshape((-1, self.inputs))))
 
 
 class Shallow(ConvTorso):

@@ -1,26 +1,13 @@
 """The deep residual network of IMPALA."""
 
+import functools
+
 import mindspore as ms
-import numpy as np
 from mindspore import nn, ops
-from mindspore.common.initializer import Orthogonal
 
-from impala_ms.nets.conv import ImageTorso
+from impala_ms.nets import native
+from impala_ms.nets.conv import Convolution, ImageTorso
 from impala_ms.nets.mlp import dense
-
-
-def conv(inputs, outputs):
-    """A 3x3 convolution that keeps the size, with orthogonal weights."""
-    return nn.Conv2d(
-        inputs,
-        outputs,
-        3,
-        pad_mode="pad",
-        padding=1,
-        has_bias=True,
-        weight_init=Orthogonal(2.0**0.5),
-        bias_init="zeros",
-    )
 
 
 class Pool(nn.Cell):
@@ -51,16 +38,19 @@ class Pool(nn.Cell):
 
 
 class ResidualBlock(nn.Cell):
-    """``[N, C, H, W]`` float32 -> the same: x + conv(relu(conv(relu(x))))."""
+    """``x + conv(relu(conv(relu(x))))``, float32, of the shape of x.
 
-    def __init__(self, channels):
+    Args:
+        first, second: The convolutions, each with its ReLU.
+    """
+
+    def __init__(self, first, second):
         super().__init__()
-        self.first = conv(channels, channels)
-        self.second = conv(channels, channels)
+        self.first, self.second = first, second
 
     def construct(self, x):
         """The features with what the block adds to them."""
-        return x + self.second(ops.relu(self.first(ops.relu(x))))
+        return x + self.second(self.first(x))
 
 
 class ResNet(ImageTorso):
@@ -85,20 +75,31 @@ class ResNet(ImageTorso):
         """Draw the initial weights from MindSpore's generator."""
         super().__init__(observation_shape, black, scale)
         inputs, height, width = self.image
+        path = native.kernels([(size, 3, 1) for size in channels])
+        self.channels_come_last = path is not None
         cells = []
         for size in channels:
-            cells += [conv(inputs, size), Pool(height, width)]
-            cells += [ResidualBlock(size), ResidualBlock(size)]
+            same = {"kernel": 3, "padding": 1}
+            if path:
+                conv = functools.partial(native.Convolution, path, **same)
+                planes = None if cells else (self.factor, self.offset)
+                cells += [conv(inputs, size, planes=planes), native.Pool(path)]
+            else:
+                conv = functools.partial(Convolution, **same)
+                cells += [conv(inputs, size), Pool(height, width)]
+            for _ in range(2):
+                pair = (conv(size, size, relu=True) for _ in range(2))
+                cells.append(ResidualBlock(*pair))
             inputs, height, width = size, (height + 1) // 2, (width + 1) // 2
         self.layers = nn.SequentialCell(cells)
         self.inputs, self.outputs = inputs * height * width, outputs
         self.full = dense(self.inputs, outputs, 2.0**0.5)
 
-    def prepare(self, images):
-        """As ``ConvTorso.prepare``, but ``[N, C, H, W]`` float32."""
-        return self.scaled(np.ascontiguousarray(self.planes(images)))
-
     def construct(self, images):
         """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
-        x = ops.relu(self.layers(images.reshape((-1, *self.image))))
+        x = images.reshape((-1, *self.image))
+        x = self.layers(x if self.channels_come_last else self.scaled(x))
+        if self.channels_come_last:
+            x = x.transpose((0, 3, 1, 2))
+        x = ops.relu(x)
         return ops.relu(self.full(x.reshape((-1, self.inputs))))

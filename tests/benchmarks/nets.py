@@ -160,7 +160,6 @@ def ours(kind, name, rows, threads):
         ]
     else:
         net = {"shallow": Shallow, "nature": Nature, "resnet": ResNet}[name]((4, 84, 84))
-        axis = net.stack_axis
         envs = rows if kind == "inference" else rows // 21
         first = np.zeros((1, 21, envs), bool)
         inputs = [rng.integers(0, 256, (24, envs, 84, 84), dtype=np.uint8), stack_places(first, 4)]
@@ -169,11 +168,10 @@ def ours(kind, name, rows, threads):
     def infer():
         prepared = net.prepare(inputs[0][0])
         push_frame(stack, prepared, first[0, 0], stack)
-        return net(share(whole)).asnumpy()
+        return net(share(stack)).asnumpy()
 
     if kind == "inference":
-        whole = np.stack([net.prepare(inputs[0][0])] * 4, 1 + axis)
-        stack = np.moveaxis(whole, 1 + axis, 1)
+        stack = np.stack([net.prepare(inputs[0][0])] * 4, 1)
         return infer
 
     class Step(nn.Cell):
@@ -186,7 +184,7 @@ def ours(kind, name, rows, threads):
 
         def loss(self, *inputs):
             if len(inputs) == 2:
-                stacks = stacked(*inputs, axis)
+                stacks = stacked(*inputs)
                 inputs = (stacks.reshape((-1, *stacks.shape[3:])),)
             outputs = self.net(*inputs)
             if isinstance(outputs, tuple):

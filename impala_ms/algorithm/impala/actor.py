@@ -41,18 +41,16 @@ class Stream:
         self.frame = observation
         parts = observation.values() if isinstance(observation, dict) else [observation]
         self.observation = self.policy.prepare(list(parts))
-        frames, axis = self.environment.frame_stack, self.policy.stack_axis
+        frames = self.environment.frame_stack
         if frames == 1:
             return
         (prepared,) = self.observation
         if self.frames is None:
-            envs, *shape = observation.shape
-            self.frames = np.zeros((envs, frames, *shape), observation.dtype)
-            before, after = prepared.shape[: axis + 1], prepared.shape[axis + 1 :]
-            self._stack = np.zeros((*before, frames, *after), prepared.dtype)
+            self.frames, self._stack = (
+                np.zeros((len(x), frames, *x.shape[1:]), x.dtype) for x in (observation, prepared)
+            )
         push_frame(self.frames, observation, self.first, self.frames)
-        stack = np.moveaxis(self._stack, axis + 1, 1)
-        push_frame(stack, prepared, self.first, stack)
+        push_frame(self._stack, prepared, self.first, self._stack)
         self.observation = [self._stack]
 
     def inputs(self):

@@ -14,7 +14,7 @@ from impala_ms.config import ConfigError, check_arguments
 # What a network may take beside the observation.
 INPUTS = ("last_action", "last_reward", "first", "core_state")
 # What a torso and a network have where their class does not say otherwise.
-TORSO_DEFAULTS = {"stack_axis": 0, "prepare": lambda observations: observations}
+TORSO_DEFAULTS = {"prepare": lambda observations: observations}
 POLICY_DEFAULTS = {"inputs": (), "state_size": 0} | TORSO_DEFAULTS
 WIDEST = 100_000  # inputs of a one-hot observation or outputs of a policy, each a row of weights
 

@@ -250,7 +250,7 @@ class IMPALALearner(compat.Learner):
         begin = self.parts or 1
         observation = tensors[:begin] if self.parts else tensors[0]
         if self.stacks:
-            observation, begin = stacked(*tensors[:2], self.policy.stack_axis), 2
+            observation, begin = stacked(*tensors[:2]), 2
         end = begin + len(INPUTS)
         before = tensors[end : end + len(self.extra)]
         mask = tensors[end + len(self.extra)] if len(tensors) > end + len(self.extra) else None
@@ -269,20 +269,16 @@ class IMPALALearner(compat.Learner):
         self.compile(ms.Tensor(self.lr, ms.float32), *self.tensors(batch))
 
 
-def stacked(frames, places, axis):
-    """Stacks of frames, ``[S, T+1, E, ...]`` with the k frames before the axis of one frame.
+def stacked(frames, places):
+    """Stacks of frames, ``[S, T+1, E, k, ...]``.
 
     Args:
         frames: ``[S, T+k, E, ...]``.
         places: ``[S, T+1, E, k]`` of ``stack_places``.
-        axis: Before which of a frame's axes, from 0 on.
     """
-    before, after = frames.shape[3 : 3 + axis], frames.shape[3 + axis :]
-    groups = math.prod(before)
-    if groups > 1:  # every frame is so many rows, of which the stacks are made
-        places = ops.expand_dims(places, 3) * groups + ops.arange(groups).reshape((-1, 1))
-    stacks = ops.gather(frames.reshape((-1, math.prod(after))), places.reshape(-1), 0)
-    return stacks.reshape((*places.shape[:3], *before, places.shape[-1], *after))
+    frame = frames.shape[3:]
+    stacks = ops.gather(frames.reshape((-1, math.prod(frame))), places.reshape(-1), 0)
+    return stacks.reshape((*places.shape, *frame))
 
 
 def make_optimizer(parameters, params):

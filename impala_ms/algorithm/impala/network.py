@@ -30,7 +30,7 @@ class IMPALAPolicy(nn.Cell):
     ``distribution``; name it in ``algorithm_config["policy_and_network"]["type"]``. A torso of
     your own is a Cell with the constructor ``(observation_shape, **options)``, the attribute
     ``outputs`` and ``construct(x [N, ...]) -> [N, outputs]``; name it in ``network.torso``. It may
-    have ``prepare`` and ``stack_axis``, see ``prepare`` below.
+    have ``prepare``, see below.
 
     Args:
         observation_space: Description of the space (``VectorEnvironment.spaces()``), with stacked
@@ -51,7 +51,6 @@ class IMPALAPolicy(nn.Cell):
     Attributes:
         inputs: What ``construct`` takes after the observation, by name.
         state_size: Numbers of the core's state; 0 without a core.
-        stack_axis: See ``prepare``.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class IMPALAPolicy(nn.Cell):
         arguments = (observation_space, torso, hidden_sizes, activation, options)
         self.torso = Torso(*arguments)
         self.baseline_torso = Torso(*arguments) if separate_baseline else None
-        self.stack_axis = self.torso.stack_axis
         width = self.torso.outputs
         self.inputs = ("last_action", "last_reward") if last_action_reward else ()
         if last_action_reward:
@@ -92,8 +90,8 @@ class IMPALAPolicy(nn.Cell):
     def prepare(self, parts):
         """What ``construct`` takes of observations, by NumPy and once for each frame.
 
-        Stacks are made of what this returns: stacked frames are an axis of their own before the
-        axis ``stack_axis`` of one frame.
+        Stacks are made of what this returns: stacked frames are an axis of their own before those
+        of one frame.
 
         Args:
             parts: ``[N, ...]`` of the environment's dtype, one for each part of an observation.
@@ -155,8 +153,6 @@ class Torso(nn.Cell):
     Args: as of ``IMPALAPolicy``.
     """
 
-    stack_axis = 0
-
     def __init__(self, observation_space, torso, hidden_sizes, activation, options):
         super().__init__()
         parts = leaves(observation_space).values()
@@ -182,7 +178,6 @@ class Torso(nn.Cell):
         if self.single:
             self.whole = make(shapes[0])
             self.images, self.outputs = (), self.whole.outputs
-            self.stack_axis = self.whole.stack_axis
             return
         self.images = tuple(len(shape) > 1 for shape in shapes)
         if not any(self.images):

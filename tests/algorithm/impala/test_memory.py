@@ -123,7 +123,7 @@ KINDS = {
         {"hidden_sizes": [8], "core": "lstm", "core_size": 5, "last_action_reward": True},
     ),
     "stacked frames": (FRAMES, DISCRETE, 3, {"hidden_sizes": [8]}),
-    "stacked blocks": (COLOURS, DISCRETE, 3, {"torso": "shallow"}),
+    "stacked colours": (COLOURS, DISCRETE, 3, {"torso": "shallow"}),
     "stacked images": (COLOURS, DISCRETE, 3, {"torso": "resnet", "options": {"channels": [4]}}),
     "image and vector": (
         gymnasium.spaces.Dict({"image": COLOURS, "more": BOX}),

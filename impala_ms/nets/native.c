@@ -1,0 +1,405 @@
+/* Convolutions and pooling on the CPU, as MindSpore's custom operators (native.py).
+
+   Images are [N, H, W, C] float32. A row of a window is then one run of k * C numbers, and a
+   convolution is, for some pixels at once, the sum over rows and runs of x * (the weights of 16
+   outputs): TILE pixels and 2 vectors of 8 outputs stay in registers meanwhile.
+   Images may also come as planes, [N, C, H, W]: then there are C images of one channel to sum over.
+
+   Each exported function has the signature that MindSpore asks for and returns 0. */
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define API(name)                                                                                \
+    int name(int count, void **data, int *ranks, int64_t **shapes, const char **types,           \
+             void *stream, void *extra)
+#define MOST_THREADS 64
+#define LANES 8
+#define OUTPUTS (2 * LANES)
+#define TILE 6 /* 12 sums, 2 weights and 1 pixel fill the 16 registers of AVX2 */
+#define ALWAYS static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+static int threads = 1;
+
+void set_threads(int number) {
+    threads = number < 1 ? 1 : number > MOST_THREADS ? MOST_THREADS : number;
+}
+
+/* ---- images in pieces, shared out among threads ---- */
+
+typedef void (*work_on)(const void *call, int64_t from, int64_t to, int64_t piece);
+typedef struct {
+    work_on work;
+    const void *call;
+    int64_t images, length; /* of a piece */
+    _Atomic int64_t next;
+} job;
+
+static void *do_pieces(void *given) {
+    job *j = given;
+    for (int64_t piece; (piece = j->next++) * j->length < j->images;) {
+        const int64_t from = piece * j->length, to = from + j->length;
+        j->work(j->call, from, to < j->images ? to : j->images, piece);
+    }
+    return NULL;
+}
+
+/* A thread takes a piece as soon as it has ended one: MindSpore's own threads, which wait spinning,
+   slow some of them down. */
+static void each(int64_t images, int64_t length, work_on work, const void *call) {
+    job j = {work, call, images, length, 0};
+    pthread_t started[MOST_THREADS];
+    int number = 0;
+    while (number + 1 < threads && (number + 1) * length < images &&
+           !pthread_create(&started[number], NULL, do_pieces, &j))
+        number++;
+    do_pieces(&j);
+    while (number > 0) pthread_join(started[--number], NULL);
+}
+
+/* short enough that no thread waits for long, long enough that the sharing costs nothing */
+static int64_t piece_of(int64_t images) { return images / (8 * threads) + 1; }
+
+/* ---- convolution ---- */
+
+typedef struct {
+    int64_t planes, h, w, c; /* of an image of x; planes are 1, or c is */
+    int64_t k, stride, padding, relu;
+    int64_t out_h, out_w, out;
+    const float *x, *bias, *weights; /* 16 outputs of all weights, the next 16, ... */
+    const uint8_t *bytes;            /* in place of x, and what numbers they stand for: */
+    float factor, offset;
+    float *y, *sums;
+} conv;
+
+static int64_t size_of(const conv *v) { return v->planes * v->h * v->w * v->c; }
+static int64_t padded_h(const conv *v) { return v->h + 2 * v->padding; }
+static int64_t padded_w(const conv *v) { return v->w + 2 * v->padding; }
+static int64_t weights_of(const conv *v) { return v->planes * v->k * v->k * v->c * v->out; }
+
+/* how: [stride, padding, relu of x first, x as planes, factor and offset of x if it is bytes] */
+static conv describe(const void *x, const int64_t *shape, const char *type, const float *how,
+                     int64_t k, int64_t out) {
+    const int planes = how[3] != 0;
+    conv v = {.k = k, .stride = how[0], .padding = how[1], .relu = how[2], .out = out, .x = x};
+    v.planes = planes ? shape[1] : 1;
+    v.h = shape[planes ? 2 : 1], v.w = shape[planes ? 3 : 2], v.c = planes ? 1 : shape[3];
+    if (!strcmp(type, "uint8")) v.x = NULL, v.bytes = x, v.factor = how[4], v.offset = how[5];
+    v.out_h = (padded_h(&v) - k) / v.stride + 1;
+    v.out_w = (padded_w(&v) - k) / v.stride + 1;
+    return v;
+}
+
+static float *room_for(const conv *v) {
+    return calloc(v->planes * padded_h(v) * padded_w(v) * v->c, sizeof(float));
+}
+
+/* image n of x as float, or its relu, inside a border of zeros that room has already;
+   NaN stays NaN */
+static const float *padded(const conv *v, int64_t n, float *room) {
+    const int64_t row = v->w * v->c, wide = padded_w(v) * v->c;
+    if (!v->padding && !v->relu && !v->bytes) return v->x + n * size_of(v);
+    for (int64_t p = 0; p < v->planes; p++)
+        for (int64_t i = 0; i < v->h; i++) {
+            const int64_t start = n * size_of(v) + (p * v->h + i) * row;
+            float *to = room + (p * padded_h(v) + i + v->padding) * wide + v->padding * v->c;
+            if (v->bytes) {
+                const uint8_t *from = v->bytes + start;
+                for (int64_t j = 0; j < row; j++) to[j] = from[j] * v->factor + v->offset;
+            } else if (v->relu) {
+                const float *from = v->x + start;
+                for (int64_t j = 0; j < row; j++) to[j] = from[j] < 0 ? 0 : from[j];
+            } else {
+                memcpy(to, v->x + start, row * sizeof(float));
+            }
+        }
+    return room;
+}
+
+/* Call ROUND(from, length) for pieces of 0 ... total, of equal length but for 1 and TILE at most;
+   the lengths are constants, so that the compiler unrolls the loops over them. */
+#define IN_PIECES(total, ROUND)                                                                  \
+    for (int64_t at = 0, length; at < (total); at += length) {                                   \
+        const int64_t pieces = ((total) - at + TILE - 1) / TILE;                                 \
+        length = ((total) - at + pieces - 1) / pieces;                                           \
+        switch (length) {                                                                        \
+            case 1: ROUND(at, 1); break;                                                         \
+            case 2: ROUND(at, 2); break;                                                         \
+            case 3: ROUND(at, 3); break;                                                         \
+            case 4: ROUND(at, 4); break;                                                         \
+            case 5: ROUND(at, 5); break;                                                         \
+            default: ROUND(at, TILE);                                                            \
+        }                                                                                        \
+    }
+
+/* 16 outputs of `pixels` neighbours */
+ALWAYS void tile(const conv *v, const float *x, const float *w, const float *bias, float *y,
+                 int64_t y_step, const int64_t pixels) {
+    const int64_t run = v->k * v->c, row = padded_w(v) * v->c, step = v->stride * v->c;
+    const int64_t plane = padded_h(v) * row;
+    vec sums[TILE][2];
+    for (int64_t j = 0; j < pixels; j++)
+        for (int i = 0; i < 2; i++) sums[j][i] = bias ? *(vec *)(bias + i * LANES) : (vec){0};
+    for (int64_t p = 0; p < v->planes; p++)
+        for (int64_t i = 0; i < v->k; i++) {
+            const float *from = x + p * plane + i * row;
+            for (int64_t r = 0; r < run; r++, w += OUTPUTS) {
+                const vec first = *(vec *)w, second = *(vec *)(w + LANES);
+                for (int64_t j = 0; j < pixels; j++) {
+                    sums[j][0] += from[j * step + r] * first;
+                    sums[j][1] += from[j * step + r] * second;
+                }
+            }
+        }
+    for (int64_t j = 0; j < pixels; j++)
+        for (int i = 0; i < 2; i++) *(vec *)(y + j * y_step + i * LANES) = sums[j][i];
+}
+
+/* one padded image; pixels of y are y_step apart, rows y_row */
+static void convolve_image(const conv *v, const float *image, float *y, int64_t y_step,
+                           int64_t y_row) {
+    const int64_t row = v->stride * padded_w(v) * v->c, step = v->stride * v->c;
+    for (int64_t i = 0; i < v->out_h; i++)
+        for (int64_t o = 0; o < v->out; o += OUTPUTS) {
+            const float *x = image + i * row, *w = v->weights + weights_of(v) / v->out * o;
+            const float *bias = v->bias ? v->bias + o : NULL;
+            float *to = y + i * y_row + o;
+#define ROUND(j, pixels) tile(v, x + (j) * step, w, bias, to + (j) * y_step, y_step, pixels)
+            IN_PIECES(v->out_w, ROUND)
+#undef ROUND
+        }
+}
+
+static void convolve_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+    const conv *v = call;
+    const int64_t row = v->out_w * v->out;
+    float *room = room_for(v);
+    for (int64_t n = from; n < to; n++)
+        convolve_image(v, padded(v, n, room), v->y + n * v->out_h * row, v->out, row);
+    free(room);
+}
+
+/* place among the weights [O, C, k, k] of what is number i of a window of x */
+static int64_t place(const conv *v, int64_t i) {
+    return v->c == 1 ? i : i % v->c * v->k * v->k + i / v->c;
+}
+
+/* x, weights [O, C, k, k], bias [O], how -> y [N, H', W', O]; O is 16, 32, ... */
+API(convolve) {
+    conv v = describe(data[0], shapes[0], types[0], data[3], shapes[1][2], shapes[1][0]);
+    const int64_t window = weights_of(&v) / v.out;
+    const float *weights = data[1];
+    float *packed = malloc(weights_of(&v) * sizeof(float)), *to = packed;
+    for (int64_t o = 0; o < v.out; o += OUTPUTS)
+        for (int64_t i = 0; i < window; i++)
+            for (int64_t q = o; q < o + OUTPUTS; q++) *to++ = weights[q * window + place(&v, i)];
+    v.weights = packed, v.bias = data[2], v.y = data[4];
+    each(shapes[0][0], piece_of(shapes[0][0]), convolve_images, &v);
+    free(packed);
+    return 0;
+}
+
+typedef struct {
+    conv forward; /* x is the one of the convolution, y the gradient of x */
+    const float *gradient, *turned;
+} turned_conv;
+
+/* Pixels of x whose places have the same remainder by the stride make an image of their own. Its
+   gradient is a convolution of the gradient of y with every stride-th of the turned weights. */
+static void convolve_images_by_x(const void *call, int64_t from, int64_t to, int64_t piece) {
+    const turned_conv *t = call;
+    const conv *f = &t->forward;
+    const int64_t s = f->stride, taps = f->k / s;
+    conv v = {.planes = 1, .h = f->out_h, .w = f->out_w, .c = f->out, .k = taps, .stride = 1,
+              .padding = taps - 1 - f->padding, .out = f->c, .x = t->gradient};
+    float *room = room_for(&v);
+    for (int64_t n = from; n < to; n++) {
+        const float *image = padded(&v, n, room);
+        const float *x = f->x + n * size_of(f);
+        float *y = f->y + n * size_of(f);
+        if (s > 1) memset(y, 0, size_of(f) * sizeof(float)); /* no window covers the last ones */
+        v.weights = t->turned;
+        for (int64_t a = 0; a < s; a++)
+            for (int64_t b = 0; b < s; b++, v.weights += weights_of(&v)) {
+                const int64_t rows = (f->h - a + s - 1) / s, columns = (f->w - b + s - 1) / s;
+                v.out_h = padded_h(&v) - taps + 1, v.out_w = padded_w(&v) - taps + 1;
+                v.out_h = v.out_h < rows ? v.out_h : rows;
+                v.out_w = v.out_w < columns ? v.out_w : columns;
+                convolve_image(&v, image, y + (a * f->w + b) * f->c, s * f->c, s * f->w * f->c);
+            }
+        if (f->relu)
+            for (int64_t j = 0; j < size_of(f); j++) y[j] = x[j] > 0 ? y[j] : 0;
+    }
+    free(room);
+}
+
+/* gradient of y, weights, x, how -> gradient of x [N, H, W, C]; C is 16, 32, ...; the stride is 1,
+   or divides the kernel and nothing is padded */
+API(convolve_by_x) {
+    const int64_t out = shapes[1][0], c = shapes[1][1], k = shapes[1][2];
+    const float *weights = data[1];
+    float *turned = malloc(k * k * c * out * sizeof(float)), *to = turned;
+    conv v = describe(data[2], shapes[2], types[2], data[3], k, out);
+    for (int64_t a = 0; a < v.stride; a++)
+        for (int64_t b = 0; b < v.stride; b++)
+            for (int64_t p = 0; p < c; p += OUTPUTS)
+                for (int64_t i = k - v.stride + a; i >= 0; i -= v.stride)
+                    for (int64_t j = k - v.stride + b; j >= 0; j -= v.stride)
+                        for (int64_t o = 0; o < out; o++)
+                            for (int64_t q = p; q < p + OUTPUTS; q++)
+                                *to++ = weights[((o * c + q) * k + i) * k + j];
+    v.y = data[4];
+    turned_conv call = {v, data[0], turned};
+    each(shapes[0][0], piece_of(shapes[0][0]), convolve_images_by_x, &call);
+    free(turned);
+    return 0;
+}
+
+/* sums over the windows of a row: of `length` neighbours in x times 16 outputs' gradients */
+ALWAYS void outer(const conv *v, const float *x, const float *gradient, float *sums,
+                  const int64_t length) {
+    const int64_t step = v->stride * v->c, out = v->out;
+    vec s[TILE][2];
+    for (int64_t r = 0; r < length; r++)
+        for (int i = 0; i < 2; i++) s[r][i] = *(vec *)(sums + r * out + i * LANES);
+    for (int64_t j = 0; j < v->out_w; j++, x += step, gradient += out) {
+        const vec first = *(vec *)gradient, second = *(vec *)(gradient + LANES);
+        for (int64_t r = 0; r < length; r++) {
+            s[r][0] += x[r] * first;
+            s[r][1] += x[r] * second;
+        }
+    }
+    for (int64_t r = 0; r < length; r++)
+        for (int i = 0; i < 2; i++) *(vec *)(sums + r * out + i * LANES) = s[r][i];
+}
+
+static void outer_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+    const conv *v = call;
+    const int64_t row = padded_w(v) * v->c, run = v->k * v->c;
+    float *room = room_for(v), *sums = v->sums + piece * (weights_of(v) + v->out);
+    float *bias_sums = sums + weights_of(v);
+    for (int64_t n = from; n < to; n++) {
+        const float *image = padded(v, n, room);
+        for (int64_t i = 0; i < v->out_h; i++) {
+            const float *gradient = v->y + (n * v->out_h + i) * v->out_w * v->out;
+            for (int64_t o = 0; o < v->out; o += OUTPUTS)
+                for (int64_t q = 0; q < v->planes * v->k; q++) {
+                    const int64_t line = q / v->k * padded_h(v) + i * v->stride + q % v->k;
+                    const float *x = image + line * row;
+                    float *to = sums + q * run * v->out + o;
+#define ROUND(r, length) outer(v, x + (r), gradient + o, to + (r) * v->out, length)
+                    IN_PIECES(run, ROUND)
+#undef ROUND
+                }
+            for (int64_t j = 0; j < v->out_w; j++)
+                for (int64_t o = 0; o < v->out; o++) bias_sums[o] += gradient[j * v->out + o];
+        }
+    }
+    free(room);
+}
+
+/* gradient of y, x, how -> gradients of the weights and the bias */
+API(convolve_by_weights) {
+    conv v = describe(data[1], shapes[1], types[1], data[2], shapes[3][2], shapes[3][0]);
+    const int64_t window = weights_of(&v) / v.out, size = weights_of(&v) + v.out;
+    float *by_weights = data[3];
+    v.y = data[0], v.sums = calloc(threads * size, sizeof(float));
+    /* a piece for each thread, whoever takes it: the order of the sums is always the same */
+    each(shapes[0][0], (shapes[0][0] + threads - 1) / threads, outer_images, &v);
+    for (int64_t t = 1; t < threads; t++)
+        for (int64_t i = 0; i < size; i++) v.sums[i] += v.sums[t * size + i];
+    for (int64_t i = 0; i < window; i++)
+        for (int64_t o = 0; o < v.out; o++)
+            by_weights[o * window + place(&v, i)] = v.sums[i * v.out + o];
+    memcpy(data[4], v.sums + weights_of(&v), v.out * sizeof(float));
+    free(v.sums);
+    return 0;
+}
+
+/* ---- the maximum of 3x3 pixels at every second place, padded as TensorFlow's SAME ---- */
+
+typedef struct {
+    int64_t h, w, c, out_h, out_w;
+    const float *x, *y, *gradient;
+    float *result;
+} pooling;
+
+static pooling describe_pooling(const int64_t *x) {
+    return (pooling){.h = x[1], .w = x[2], .c = x[3], .out_h = (x[1] + 1) / 2, .out_w = (x[2] + 1) / 2};
+}
+
+/* places of window i along an axis of `size` pixels: of an odd number, one before it is missing */
+ALWAYS void places(int64_t i, int64_t size, int64_t *from, int64_t *to) {
+    const int64_t start = 2 * i - size % 2;
+    *from = start < 0 ? 0 : start;
+    *to = start + 3 > size ? size : start + 3;
+}
+
+static void pool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+    const pooling *v = call;
+    for (int64_t n = from; n < to; n++)
+        for (int64_t i = 0; i < v->out_h; i++)
+            for (int64_t j = 0; j < v->out_w; j++) {
+                const float *x = v->x + n * v->h * v->w * v->c;
+                float *restrict y = v->result + ((n * v->out_h + i) * v->out_w + j) * v->c;
+                int64_t top, bottom, left, right;
+                places(i, v->h, &top, &bottom), places(j, v->w, &left, &right);
+                memcpy(y, x + (top * v->w + left) * v->c, v->c * sizeof(float));
+                for (int64_t a = top; a < bottom; a++)
+                    for (int64_t b = left; b < right; b++)
+                        for (int64_t c = 0; c < v->c; c++) {
+                            const float value = x[(a * v->w + b) * v->c + c];
+                            y[c] = value > y[c] ? value : y[c];
+                        }
+            }
+}
+
+static void unpool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+    const pooling *v = call;
+    const int64_t size = v->h * v->w * v->c;
+    float *left_over = malloc(v->c * sizeof(float));
+    for (int64_t n = from; n < to; n++) {
+        memset(v->result + n * size, 0, size * sizeof(float));
+        for (int64_t i = 0; i < v->out_h; i++)
+            for (int64_t j = 0; j < v->out_w; j++) {
+                const int64_t pixel = ((n * v->out_h + i) * v->out_w + j) * v->c;
+                const float *y = v->y + pixel;
+                float *restrict rest = left_over;
+                int64_t top, bottom, left, right;
+                places(i, v->h, &top, &bottom), places(j, v->w, &left, &right);
+                memcpy(rest, v->gradient + pixel, v->c * sizeof(float));
+                for (int64_t a = top; a < bottom; a++)
+                    for (int64_t b = left; b < right; b++) {
+                        const int64_t place = n * size + (a * v->w + b) * v->c;
+                        const float *x = v->x + place;
+                        float *restrict result = v->result + place;
+                        for (int64_t c = 0; c < v->c; c++) { /* the first of equals takes it */
+                            const float taken = x[c] == y[c] ? rest[c] : 0;
+                            result[c] += taken;
+                            rest[c] = x[c] == y[c] ? 0 : rest[c];
+                        }
+                    }
+            }
+    }
+    free(left_over);
+}
+
+/* x -> y [N, (H + 1) / 2, (W + 1) / 2, C] */
+API(pool) {
+    pooling v = describe_pooling(shapes[0]);
+    v.x = data[0], v.result = data[1];
+    each(shapes[0][0], piece_of(shapes[0][0]), pool_images, &v);
+    return 0;
+}
+
+/* gradient of y, x, y -> gradient of x */
+API(pool_by_x) {
+    pooling v = describe_pooling(shapes[1]);
+    v.gradient = data[0], v.x = data[1], v.y = data[2], v.result = data[3];
+    each(shapes[1][0], piece_of(shapes[1][0]), unpool_images, &v);
+    return 0;
+}

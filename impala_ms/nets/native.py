@@ -1,0 +1,219 @@
+"""Convolutions and pooling by ``native.c``, compiled on the machine that needs them.
+
+On the CPU MindSpore's own take about twice as long: oneDNN is handed plain arrays, for which it has
+no direct convolution. Where there is no C compiler, or another device, ``kernels`` says so and the
+networks use MindSpore's.
+"""
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+import mindspore as ms
+from mindspore import nn, ops
+from mindspore.common.initializer import Orthogonal, initializer
+
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("native.c")
+OPTIONS = "-O3 -march=native -std=gnu11 -shared -fPIC -pthread"
+OUTPUTS = 16  # their number must be a multiple of it
+COMPILE_S = 120.0
+
+
+def kernels(layers):
+    """The library of kernels, if they serve these convolutions.
+
+    Args:
+        layers: ``(outputs, kernel, stride)`` of each.
+
+    Returns:
+        Its path, or None where MindSpore's operators are to be used.
+    """
+    if ms.get_context("device_target") != "CPU":
+        return None
+    if any(size % OUTPUTS or kernel % stride for size, kernel, stride in layers):
+        return None
+    path = compiled(os.environ.get("IMPALA_MS_CC", "cc"))
+    if path:
+        threads = ms.get_context("runtime_num_threads")
+        ctypes.CDLL(path).set_threads(min(threads, len(os.sched_getaffinity(0))))
+    return path
+
+
+@functools.cache
+def compiled(compiler):
+    """``native.c`` as a library, made once for a machine and kept in the user's cache.
+
+    Args:
+        compiler: The command; an empty one means none.
+
+    Returns:
+        The path, or None if there is no such compiler, or it fails; which is logged.
+    """
+    if not compiler:
+        return None
+    about = [SOURCE.read_text(), OPTIONS, compiler, platform.machine(), processor()]
+    name = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "impala_ms"
+    path = cache / f"native-{name}.so"
+    if path.exists():
+        return str(path)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        # beside it, under another name: several ranks may be at it
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            made = Path(folder) / "native.so"
+            command = [*shlex.split(compiler), *OPTIONS.split(), str(SOURCE), "-o", str(made)]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
+            made.replace(path)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[0]
+        logger.warning(
+            "convolutions by MindSpore's operators, which take about twice as long: no kernels "
+            "could be compiled (%s); needed is a C compiler, `cc` or what IMPALA_MS_CC names "
+            "(apt install gcc), and a cache folder, %s",
+            reason,
+            cache,
+        )
+        return None
+    return str(path)
+
+
+def processor():
+    """What distinguishes processors that share a home folder: their instructions."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def custom(path, name, shape, results=1):
+    """An operator of the library, which gives arrays of float32.
+
+    Args:
+        path: Of the library.
+        name: Of the function.
+        shape: From the shapes of the inputs to that of the result, or to those of the results.
+        results: Their number.
+    """
+    kind = ms.float32 if results == 1 else (ms.float32,) * results
+    return ops.Custom(f"{path}:{name}", shape, lambda *_: kind, func_type="aot")
+
+
+class Convolve(nn.Cell):
+    """The convolution and its gradient.
+
+    Args:
+        path: Of the library.
+        kernel: Pixels along it.
+        stride: Pixels from a window to the next; with a gradient, 1.
+        padding: Zeros around the image.
+        relu: Whether the negative numbers of x count as 0.
+        planes: ``(factor, offset)`` if x is ``[N, C, H, W]``, which they turn into numbers if it is
+            uint8. Then the gradient is for the padding that keeps the size, and without ReLU.
+        outputs: Channels, for planes.
+    """
+
+    def __init__(self, path, kernel, stride=1, padding=0, relu=False, planes=None, outputs=0):
+        super().__init__()
+
+        def convolved(x, weight, bias, how):
+            height, width = x[2:] if planes else x[1:3]
+            sizes = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
+            return [x[0], *sizes, *bias]
+
+        def weights(gradient, x, how):
+            outputs, inputs = gradient[3], x[1 if planes else 3]
+            return [outputs, inputs, kernel, kernel], [outputs]
+
+        self.planes = planes is not None
+        how = stride, padding, relu, self.planes, *(planes or (1.0, 0.0))
+        self.how = ms.Tensor(how, ms.float32)
+        self.convolve = custom(path, "convolve", convolved)
+        self.by_x = custom(path, "convolve_by_x", lambda gradient, weight, x, how: x)
+        self.by_weights = custom(path, "convolve_by_weights", weights, 2)
+        if planes:
+            # "pad" loses its padding in a bprop
+            mode = "same" if padding else "valid"
+            self.by_planes = ops.Conv2DBackpropInput(outputs, kernel, mode, stride=stride)
+
+    def construct(self, x, weight, bias):
+        """Convolve.
+
+        Args:
+            x: ``[N, H, W, C]`` float32, or ``[N, C, H, W]`` as planes, float32 or uint8.
+            weight: ``[O, C, k, k]``.
+            bias: ``[O]``.
+
+        Returns:
+            ``[N, H', W', O]``.
+        """
+        return self.convolve(x, weight, bias, self.how)
+
+    def bprop(self, x, weight, bias, result, gradient):
+        """Gradients of all."""
+        by_weight, by_bias = self.by_weights(gradient, x, self.how)
+        if x.dtype == ms.uint8:
+            by_x = ops.zeros_like(x)
+        elif self.planes:  # few channels; MindSpore leaves it out if nothing asks for it
+            by_x = self.by_planes(gradient.transpose((0, 3, 1, 2)), weight, x.shape)
+        else:
+            by_x = self.by_x(gradient, weight, x, self.how)
+        return by_x, by_weight, by_bias
+
+
+class Convolution(nn.Cell):
+    """A convolution with orthogonal weights and a bias.
+
+    Args:
+        path: Of the library.
+        inputs: Channels.
+        outputs: Channels.
+        kernel: Pixels along it.
+        stride: Pixels from a window to the next.
+        padding: Zeros around the image.
+        relu: Whether the negative numbers of x count as 0.
+        planes: As of ``Convolve``.
+    """
+
+    def __init__(self, path, inputs, outputs, kernel, stride=1, padding=0, relu=False, planes=None):
+        super().__init__()
+        shape = outputs, inputs, kernel, kernel
+        self.weight = ms.Parameter(initializer(Orthogonal(2.0**0.5), shape), name="weight")
+        self.bias = ms.Parameter(initializer("zeros", (outputs,)), name="bias")
+        self.convolve = Convolve(path, kernel, stride, padding, relu, planes, outputs)
+
+    def construct(self, x):
+        """-> ``[N, H, W, outputs]``."""
+        return self.convolve(x, self.weight, self.bias)
+
+
+class Pool(nn.Cell):
+    """The maximum of 3x3 pixels at every second place, padded as TensorFlow's SAME.
+
+    Args:
+        path: Of the library.
+    """
+
+    def __init__(self, path):
+        super().__init__()
+
+        def pooled(x):
+            return [x[0], (x[1] + 1) // 2, (x[2] + 1) // 2, x[3]]
+
+        self.pool = custom(path, "pool", pooled)
+        self.by_x = custom(path, "pool_by_x", lambda gradient, x, y: x)
+
+    def construct(self, x):
+        """``[N, H, W, C]`` float32 -> ``[N, ceil(H / 2), ceil(W / 2), C]``."""
+        return self.pool(x)
+
+    def bprop(self, x, y, gradient):
+        """Of equal pixels, the first one gets the gradient."""
+        return (self.by_x(gradient, x, y),)

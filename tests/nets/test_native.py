@@ -1,0 +1,214 @@
+"""The kernels of ``native.c`` against NumPy in float64, and how they come to be compiled."""
+
+import ctypes
+import logging
+import subprocess
+import sys
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from impala_ms.nets import native
+from tests.compiled import FunctionCell
+from tests.nets import reference
+from tests.nets.gradients import check_slopes
+
+pytestmark = pytest.mark.skipif(
+    native.compiled("cc") is None, reason="there is no C compiler on this machine"
+)
+# images, channels, height, width, outputs, kernel, stride, padding, relu
+CASES = {
+    "residual block": (3, 16, 7, 9, 32, 3, 1, 1, True),
+    "no padding": (2, 32, 6, 5, 16, 3, 1, 0, False),
+    "stride": (2, 16, 11, 14, 32, 4, 2, 0, True),  # with pixels that no window covers
+    "large stride": (1, 16, 13, 12, 16, 8, 4, 0, False),
+    "stride of the kernel": (2, 16, 7, 7, 16, 3, 3, 0, True),
+    "one pixel": (5, 16, 1, 1, 16, 3, 1, 1, True),
+    "wide": (1, 16, 3, 25, 48, 1, 1, 0, False),
+}
+PLANES = {
+    "Atari": (3, 4, 17, 15, 16, 8, 4, 0),
+    "residual network": (2, 3, 6, 8, 16, 3, 1, 1),
+    "one plane": (2, 1, 9, 9, 32, 3, 1, 0),
+}
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request):
+    library = ctypes.CDLL(native.compiled("cc"))
+    yield library.set_threads(request.param)
+    library.set_threads(1)
+
+
+def convolve(planes=None, **options):
+    return native.Convolve(native.compiled("cc"), planes=planes, **options)
+
+
+def value_and_gradients(cell, inputs, weights, positions):
+    def loss(*tensors):
+        return (cell(*tensors) * weights).sum()
+
+    gradients = FunctionCell(ms.grad(loss, positions))(*map(ms.Tensor, inputs))
+    gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+    value = cell(*map(ms.Tensor, inputs)).asnumpy()
+    return value, [gradient.asnumpy().astype(np.float64) for gradient in gradients]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_convolution(case, threads):
+    count, inputs, height, width, outputs, kernel, stride, padding, relu = CASES[case]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, height, width, inputs)).astype(np.float32)
+    weight = rng.normal(size=(outputs, inputs, kernel, kernel)).astype(np.float32)
+    bias = rng.normal(size=outputs).astype(np.float32)
+
+    def wanted(x, weight, bias):
+        x = x.transpose(0, 3, 1, 2)
+        y = reference.conv(reference.relu(x) if relu else x, weight, bias, stride, padding)
+        return y.transpose(0, 2, 3, 1)
+
+    arrays = [array.astype(np.float64) for array in (x, weight, bias)]
+    result = wanted(*arrays)
+    sums = rng.normal(size=result.shape).astype(np.float32)
+    cell = convolve(kernel=kernel, stride=stride, padding=padding, relu=relu)
+    value, gradients = value_and_gradients(cell, (x, weight, bias), ms.Tensor(sums), (0, 1, 2))
+    np.testing.assert_allclose(value, result, atol=1e-5 * np.abs(result).max())
+    check_slopes(lambda arrays: (wanted(*arrays) * sums).sum(), arrays, gradients, rng)
+
+
+@pytest.mark.parametrize("case", PLANES)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_planes(case, dtype, threads):
+    count, inputs, height, width, outputs, kernel, stride, padding = PLANES[case]
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (count, inputs, height, width)).astype(dtype)
+    weight = rng.normal(size=(outputs, inputs, kernel, kernel)).astype(np.float32)
+    bias = rng.normal(size=outputs).astype(np.float32)
+    factor, offset = (0.02, -1.5) if dtype == np.uint8 else (1.0, 0.0)
+
+    def wanted(x, weight, bias):
+        y = reference.conv(x * factor + offset, weight, bias, stride, padding)
+        return y.transpose(0, 2, 3, 1)
+
+    arrays = [array.astype(np.float64) for array in (x, weight, bias)]
+    result = wanted(*arrays)
+    sums = rng.normal(size=result.shape).astype(np.float32)
+    cell = convolve((0.02, -1.5), kernel=kernel, stride=stride, padding=padding, outputs=outputs)
+    numbers = 1 if dtype == np.uint8 else 0  # there is no gradient of bytes
+    value, gradients = value_and_gradients(
+        cell, (x, weight, bias), ms.Tensor(sums), tuple(range(numbers, 3))
+    )
+    np.testing.assert_allclose(value, result, atol=1e-5 * np.abs(result).max())
+
+    def loss(given):
+        return (wanted(*arrays[:numbers], *given) * sums).sum()
+
+    check_slopes(loss, arrays[numbers:], gradients, rng)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (7, 4), (4, 9), (12, 11)])
+def test_pool(size, threads):
+    rng = np.random.default_rng(0)
+    x = rng.permutation(3 * 5 * size[0] * size[1]).reshape(3, *size, 5).astype(np.float32)
+
+    def wanted(x):
+        return reference.max_pool(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+
+    result = wanted(x)
+    sums = rng.normal(size=result.shape).astype(np.float32)
+    cell = native.Pool(native.compiled("cc"))
+    value, gradients = value_and_gradients(cell, (x,), ms.Tensor(sums), 0)
+    np.testing.assert_array_equal(value, result)
+    check_slopes(
+        lambda arrays: (wanted(arrays[0]) * sums).sum(), [x.astype(np.float64)], gradients, rng
+    )
+
+
+def test_of_equal_pixels_the_first_one_gets_the_gradient():
+    x = np.zeros((1, 4, 4, 1), np.float32)
+    sums = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32).reshape(1, 2, 2, 1)
+    _, (gradient,) = value_and_gradients(
+        native.Pool(native.compiled("cc")), (x,), ms.Tensor(sums), 0
+    )
+    assert gradient[0, ..., 0].tolist() == [[1, 0, 2, 0], [0] * 4, [3, 0, 4, 0], [0] * 4]
+
+
+def test_what_is_not_finite_is_not_hidden():
+    for value in (np.nan, np.inf):
+        x = np.full((1, 4, 4, 16), value, np.float32)
+        weight, bias = np.ones((16, 16, 3, 3), np.float32), np.zeros(16, np.float32)
+        cell = convolve(kernel=3, padding=1, relu=True)
+        y = cell(*map(ms.Tensor, (native.Pool(native.compiled("cc"))(ms.Tensor(x)), weight, bias)))
+        assert not np.isfinite(y.asnumpy()).any()
+
+
+def test_threads_change_no_result():
+    library, rng = ctypes.CDLL(native.compiled("cc")), np.random.default_rng(0)
+    x = ms.Tensor(rng.normal(size=(9, 6, 6, 16)).astype(np.float32))
+    weight = ms.Tensor(rng.normal(size=(16, 16, 3, 3)).astype(np.float32))
+    bias, cell, results = ms.Tensor(np.zeros(16, np.float32)), convolve(kernel=3, padding=1), []
+    for threads in (1, 2, 8, 100):
+        library.set_threads(threads)
+        results.append(cell(x, weight, bias).asnumpy())
+    library.set_threads(1)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    native.compiled.cache_clear()
+    yield tmp_path / "cache" / "impala_ms"
+    native.compiled.cache_clear()
+
+
+def test_the_library_is_made_once(cache):
+    path = native.compiled("cc")
+    assert [str(file) for file in cache.iterdir()] == [path]
+    before = (cache / path).stat().st_mtime_ns
+    native.compiled.cache_clear()
+    assert native.compiled("cc") == path
+    assert (cache / path).stat().st_mtime_ns == before
+
+
+def test_ranks_that_compile_at_once(cache):
+    code = "from impala_ms.nets import native; print(native.compiled('cc'))"
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    paths = {rank.communicate(timeout=100)[0].splitlines()[-1] for rank in ranks}
+    assert [str(file) for file in cache.iterdir()] == list(paths)
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false", "cc --no-such-option"])
+def test_no_compiler_is_one_line(cache, caplog, compiler):
+    with caplog.at_level(logging.WARNING):
+        assert native.compiled(compiler) is None
+        assert native.compiled(compiler) is None
+    (message,) = caplog.messages
+    assert "\n" not in message
+    assert "no kernels could be compiled (" in message
+    assert "IMPALA_MS_CC" in message
+    assert not list(cache.iterdir())
+
+
+def test_a_cache_that_is_a_file_is_one_line(cache, caplog):
+    cache.parent.mkdir()
+    cache.write_text("")
+    assert native.compiled("cc") is None
+    (message,) = caplog.messages
+    assert str(cache) in message
+
+
+def test_an_empty_compiler_means_none(cache, caplog):
+    assert native.compiled("") is None
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("layers", [[(16, 3, 1), (24, 3, 1)], [(16, 5, 2)]])
+def test_what_the_kernels_do_not_serve(layers):
+    assert native.kernels(layers) is None
+    assert native.kernels([(16, 3, 1), (32, 4, 2)])
