@@ -93,7 +93,7 @@ def processor():
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def custom(path, name, shape, results=1):
+def custom(path, name, shape, results=1, case=()):
     """An operator of the library, which gives arrays of float32.
 
     Args:
@@ -101,9 +101,12 @@ def custom(path, name, shape, results=1):
         name: Of the function.
         shape: From the shapes of the inputs to that of the result, or to those of the results.
         results: Their number.
+        case: What else ``shape`` depends on. To MindSpore operators are equal if their attributes
+            are, and it may take one for another.
     """
     kind = ms.float32 if results == 1 else (ms.float32,) * results
-    return ops.Custom(f"{path}:{name}", shape, lambda *_: kind, func_type="aot")
+    operator = ops.Custom(f"{path}:{name}", shape, lambda *_: kind, func_type="aot")
+    return operator.add_prim_attr("case", str(case))
 
 
 class Convolve(nn.Cell):
@@ -135,9 +138,10 @@ class Convolve(nn.Cell):
         self.planes = planes is not None
         how = stride, padding, relu, self.planes, *(planes or (1.0, 0.0))
         self.how = ms.Tensor(how, ms.float32)
-        self.convolve = custom(path, "convolve", convolved)
+        case = kernel, *how
+        self.convolve = custom(path, "convolve", convolved, case=case)
         self.by_x = custom(path, "convolve_by_x", lambda gradient, weight, x, how: x)
-        self.by_weights = custom(path, "convolve_by_weights", weights, 2)
+        self.by_weights = custom(path, "convolve_by_weights", weights, 2, case)
         if planes:
             # "pad" loses its padding in a bprop
             mode = "same" if padding else "valid"
