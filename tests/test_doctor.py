@@ -92,6 +92,18 @@ def test_slow_convolutions(monkeypatch):
     assert "ONEDNN_MAX_CPU_ISA" in found.do
 
 
+def test_kernels(monkeypatch):
+    (found,) = doctor.kernels()
+    assert found.state == doctor.OK
+    assert found.what.endswith(".so")
+    monkeypatch.setenv("IMPALA_MS_CC", "no-such-compiler")
+    (found,) = doctor.kernels()
+    assert found.state == doctor.OPTIONAL
+    assert "no-such-compiler" in found.do
+    assert "apt install gcc" in found.do
+    assert "\n" not in found.do
+
+
 def test_no_mpirun(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     found = only(doctor.mpi)

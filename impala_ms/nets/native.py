@@ -1,8 +1,8 @@
 """Convolutions and pooling by ``native.c``, compiled on the machine that needs them.
 
-On the CPU MindSpore's own take about twice as long: oneDNN is handed plain arrays, for which it has
-no direct convolution. Where there is no C compiler, or another device, ``kernels`` says so and the
-networks use MindSpore's.
+On the CPU MindSpore's own take two to three times as long: oneDNN is handed plain arrays, for which
+it has no direct convolution. Where there is no C compiler, or another device, ``kernels`` returns
+None and the networks use MindSpore's.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ SOURCE = Path(__file__).with_name("native.c")
 OPTIONS = "-O3 -march=native -std=gnu11 -shared -fPIC -pthread"
 OUTPUTS = 16  # their number must be a multiple of it
 COMPILE_S = 120.0
+FAILURES = OSError, ValueError, subprocess.SubprocessError  # ValueError: of shlex
 
 
 def kernels(layers):
@@ -41,7 +42,7 @@ def kernels(layers):
         return None
     if any(size % OUTPUTS or kernel % stride for size, kernel, stride in layers):
         return None
-    path = compiled(os.environ.get("IMPALA_MS_CC", "cc"))
+    path = library(os.environ.get("IMPALA_MS_CC", "cc"))
     if path:
         threads = ms.get_context("runtime_num_threads")
         ctypes.CDLL(path).set_threads(min(threads, len(os.sched_getaffinity(0))))
@@ -49,41 +50,54 @@ def kernels(layers):
 
 
 @functools.cache
-def compiled(compiler):
-    """``native.c`` as a library, made once for a machine and kept in the user's cache.
+def library(compiler):
+    """The path of ``load``, or None, with a warning, where it fails; none wanted: none."""
+    try:
+        return load(compiler) if compiler else None
+    except FAILURES as error:
+        logger.warning("convolutions take two to three times as long: %s", reason(error))
+        return None
+
+
+def reason(error):
+    """Why there are no kernels and what to do, in one line."""
+    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+    said = next((line for line in lines if "error" in line), lines[0])
+    return (
+        f"native.c could not be compiled ({said}); it needs a C compiler, cc (apt install gcc) or "
+        f"the one that IMPALA_MS_CC names, and a folder to keep the result, {cache_folder()}"
+    )
+
+
+def cache_folder():
+    """Where libraries are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "impala_ms"
+
+
+def load(compiler):
+    """``native.c`` as a library, made once for a kind of machine and kept in the user's cache.
 
     Args:
-        compiler: The command; an empty one means none.
+        compiler: The command.
 
     Returns:
-        The path, or None if there is no such compiler, or it fails; which is logged.
+        The path, of what this process has loaded.
+
+    Raises:
+        FAILURES: If there is no such compiler, it fails, or there is no place for the result.
     """
-    if not compiler:
-        return None
     about = [SOURCE.read_text(), OPTIONS, compiler, platform.machine(), processor()]
     name = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "impala_ms"
-    path = cache / f"native-{name}.so"
-    if path.exists():
-        return str(path)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
+    path = cache_folder() / f"native-{name}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         # beside it, under another name: several ranks may be at it
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / "native.so"
             command = [*shlex.split(compiler), *OPTIONS.split(), str(SOURCE), "-o", str(made)]
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
             made.replace(path)
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[0]
-        logger.warning(
-            "convolutions by MindSpore's operators, which take about twice as long: no kernels "
-            "could be compiled (%s); needed is a C compiler, `cc` or what IMPALA_MS_CC names "
-            "(apt install gcc), and a cache folder, %s",
-            reason,
-            cache,
-        )
-        return None
+    ctypes.CDLL(str(path))
     return str(path)
 
 

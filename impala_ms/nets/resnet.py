@@ -2,39 +2,11 @@
 
 import functools
 
-import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms.nets import native
 from impala_ms.nets.conv import Convolution, ImageTorso
 from impala_ms.nets.mlp import dense
-
-
-class Pool(nn.Cell):
-    """The maximum of 3x3 pixels at every second place, padded as TensorFlow's SAME.
-
-    On the CPU the gradient of ``MaxPool`` pools once more, slowly: with ``MaxPoolWithArgmax`` pool
-    and gradient take a third of the time. That is slower without a gradient, so it serves the
-    learner alone, and its gradient is wrong where there is padding before the first pixel, which
-    there is for an odd number of them.
-
-    Args:
-        height: Pixels.
-        width: Pixels.
-    """
-
-    def __init__(self, height, width):
-        super().__init__()
-        self.pool = nn.MaxPool2d(3, 2, pad_mode="same")
-        self.pool_and_places = ops.MaxPoolWithArgmax(3, 2, "same")
-        on_cpu = ms.get_context("device_target") == "CPU"
-        self.keeps_places = on_cpu and height % 2 == width % 2 == 0
-
-    def construct(self, x):
-        """``[N, C, H, W]`` float32 -> ``[N, C, ceil(H / 2), ceil(W / 2)]``."""
-        if self.training and self.keeps_places:
-            return self.pool_and_places(x)[0]
-        return self.pool(x)
 
 
 class ResidualBlock(nn.Cell):
@@ -86,7 +58,7 @@ class ResNet(ImageTorso):
                 cells += [conv(inputs, size, planes=planes), native.Pool(path)]
             else:
                 conv = functools.partial(Convolution, **same)
-                cells += [conv(inputs, size), Pool(height, width)]
+                cells += [conv(inputs, size), nn.MaxPool2d(3, 2, pad_mode="same")]
             for _ in range(2):
                 pair = (conv(size, size, relu=True) for _ in range(2))
                 cells.append(ResidualBlock(*pair))
