@@ -682,9 +682,10 @@ def _evaluate(run_dir: Path, possible: bool) -> list[str]:
 def _resume(argv: Sequence[str], hostfile: Path | None, run_dir: Path, possible: bool) -> list[str]:
     if not possible:
         return []
-    start = os.environ.get("IMPALA_MS_COMMAND", "start_standalone.sh")
+    script = os.environ.get("IMPALA_MS_COMMAND")
+    start = ["bash", script] if script else [shown(Path(sys.executable)), "-m", "impala_ms.launch"]
     hosts = [] if hostfile is None else ["--hostfile", shown(hostfile)]
-    command = shlex.join(["bash", start, *argv[:2], *hosts, "--resume", shown(run_dir)])
+    command = shlex.join([*start, *argv[:2], *hosts, "--resume", shown(run_dir)])
     return [f"  go on with  {command}"]
 
 

@@ -321,7 +321,9 @@ class TestStop:
         assert line_with(job, "stopping: ")
         assert line_with(job, "stopped: ").startswith("stopped: 1,234 env steps")
         assert not any("no checkpoint" in line for line in job.lines)
-        assert line_with(job, "go on with").endswith(f"script.py {ranks} --resume run")
+        go_on = line_with(job, "go on with")
+        assert "python" in go_on  # as this job was started, not by start_standalone.sh
+        assert go_on.endswith(f" -m impala_ms.launch script.py {ranks} --resume run")
         assert not job.left()
 
     def test_stopped_before_there_was_anything_to_save(self, start):

@@ -98,8 +98,8 @@ static float *room_for(const conv *v) {
     return calloc(v->planes * padded_h(v) * padded_w(v) * v->c, sizeof(float));
 }
 
-/* image n of x as float, or its relu, inside a border of zeros that room has already;
-   NaN stays NaN */
+/* image n of x as float, or its relu, inside a border of zeros that room has already; NaN stays NaN
+   here and in pool, so that a loss shows it */
 static const float *padded(const conv *v, int64_t n, float *room) {
     const int64_t row = v->w * v->c, wide = padded_w(v) * v->c;
     if (!v->padding && !v->relu && !v->bytes) return v->x + n * size_of(v);
@@ -329,10 +329,11 @@ typedef struct {
 } pooling;
 
 static pooling describe_pooling(const int64_t *x) {
-    return (pooling){.h = x[1], .w = x[2], .c = x[3], .out_h = (x[1] + 1) / 2, .out_w = (x[2] + 1) / 2};
+    return (pooling){
+        .h = x[1], .w = x[2], .c = x[3], .out_h = (x[1] + 1) / 2, .out_w = (x[2] + 1) / 2};
 }
 
-/* places of window i along an axis of `size` pixels: of an odd number, one before it is missing */
+/* pixels of window i along an axis of `size` of them: if that is odd, the first one is missing */
 ALWAYS void places(int64_t i, int64_t size, int64_t *from, int64_t *to) {
     const int64_t start = 2 * i - size % 2;
     *from = start < 0 ? 0 : start;
@@ -353,7 +354,7 @@ static void pool_images(const void *call, int64_t from, int64_t to, int64_t piec
                     for (int64_t b = left; b < right; b++)
                         for (int64_t c = 0; c < v->c; c++) {
                             const float value = x[(a * v->w + b) * v->c + c];
-                            y[c] = value > y[c] ? value : y[c];
+                            y[c] = value > y[c] || value != value ? value : y[c];
                         }
             }
 }

@@ -135,6 +135,9 @@ def test_of_equal_pixels_the_first_one_gets_the_gradient():
 
 
 def test_what_is_not_finite_is_not_hidden():
+    one = np.zeros((1, 3, 3, 16), np.float32)
+    one[0, 1, 1] = np.nan
+    assert np.isnan(native.Pool(native.library("cc"))(ms.Tensor(one)).asnumpy()).all()
     for value in (np.nan, np.inf):
         x = np.full((1, 4, 4, 16), value, np.float32)
         weight, bias = np.ones((16, 16, 3, 3), np.float32), np.zeros(16, np.float32)
