@@ -65,7 +65,8 @@ def reason(error):
     said = next((line for line in lines if "error" in line), lines[0])
     return (
         f"native.c could not be compiled ({said}); it needs a C compiler, cc (apt install gcc) or "
-        f"the one that IMPALA_MS_CC names, and a folder to keep the result, {cache_folder()}"
+        "what IMPALA_MS_CC names (pip install ziglang; IMPALA_MS_CC='python -m ziglang cc'), and a "
+        f"folder to keep the result, {cache_folder()}"
     )
 
 
