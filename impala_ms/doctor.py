@@ -252,10 +252,12 @@ def convolutions() -> Iterator[Finding]:
 
 
 def kernels() -> Iterator[Finding]:
-    """Whether there is a C compiler, without which networks for images are slow."""
+    """Whether there is a C compiler, without which images and LSTMs are slow."""
     done = probe([sys.executable, "-c", KERNELS])
     if done.returncode:
-        yield Finding("kernels", OPTIONAL, "not compiled: images are slow", last_line(done))
+        yield Finding(
+            "kernels", OPTIONAL, "not compiled: images and LSTMs are slow", last_line(done)
+        )
     else:
         yield Finding("kernels", OK, done.stdout.splitlines()[-1])
 

@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
+from impala_ms.nets import native
 from impala_ms.nets.mlp import dense
 
 PART = 11  # steps, at least, that are compiled as one: an unroll of 20 is not cut
@@ -64,12 +65,17 @@ class Recurrence(nn.Cell):
     needs, and one small product of matrices a step for the weights instead of a large one.
 
     A long sequence is cut into parts of one length, and a short rest, which are compiled once and
-    called: a step of 80 compiles in 10 s instead of 31, little more than one of 20.
+    called: a step of 80 compiles in 10 s instead of 31, little more than one of 20. The kernels of
+    ``native.c``, where there are any, need none of that.
     """
 
     def __init__(self, size):
         super().__init__()
         self.size = size
+        path = native.kernels([(size, 1, 1)])
+        self.native = path is not None
+        if path:
+            self.remember, self.by_gates = native.recurrence(path)
         self.transposed_times = ops.MatMul(transpose_a=True)
         self.split_sequence = ops.Split(2, 3)
 
@@ -88,6 +94,8 @@ class Recurrence(nn.Cell):
             gates ``[T, B, 3 H]``, the new contents ``[T, B, H]``, the squashed cells
             ``[T, B, H]``.
         """
+        if self.native:
+            return self.remember(gates, keep, hidden, cells, weight)
         steps = len(gates)
         length = part_length(steps)
         if length == steps:
@@ -111,14 +119,26 @@ class Recurrence(nn.Cell):
         )
 
     def bprop(self, gates, keep, hidden, cells, weight, results, gradients):
-        """Gradients of the arguments, except ``keep``.
+        """Gradients of the arguments, except ``keep``."""
+        before = keep * ops.concat((ops.expand_dims(hidden, 0), results[0][:-1]), 0)
+        if self.native:
+            by_gates = self.by_gates(*gradients[:2], keep, cells, weight, *results[1:])
+        else:
+            by_gates = self.gradients(keep, cells, weight, results, gradients)
+        d_gates, d_hidden, d_cells = by_gates
+        d_weight = self.transposed_times(
+            d_gates.reshape((-1, 4 * self.size)), before.reshape((-1, self.size))
+        )
+        return d_gates, ops.zeros_like(keep), d_hidden, d_cells, d_weight
+
+    def gradients(self, keep, cells, weight, results, gradients):
+        """Gradients of ``gates``, ``hidden`` and ``cells``.
 
         All that does not depend on the step before is computed for the whole sequence at once.
         """
         size = self.size
-        outputs, memory, opened, contents, squashed = results
+        memory, opened, contents, squashed = results[1:]
         steps, envs = keep.shape[:2]
-        before = keep * ops.concat((ops.expand_dims(hidden, 0), outputs[:-1]), 0)
         cells_before = keep * ops.concat((ops.expand_dims(cells, 0), memory[:-1]), 0)
         in_gate, forget_gate, out_gate = self.split_sequence(opened)
         # derivatives: of the gates by the cells, of the out gate and of the cells by the output
@@ -139,7 +159,7 @@ class Recurrence(nn.Cell):
             keep,
             keep * forget_gate,
         )
-        d_hidden, d_cells = ops.zeros_like(hidden), ops.zeros_like(cells)
+        d_hidden, d_cells = ops.zeros_like(cells), ops.zeros_like(cells)
         length = part_length(steps)
         if length == steps:
             d_gates, d_hidden, d_cells = backward(rows, d_hidden, d_cells, weight)
@@ -153,10 +173,7 @@ class Recurrence(nn.Cell):
                 part, d_hidden, d_cells = backward_part(cut, d_hidden, d_cells, weight)
                 d_parts = (part, *d_parts)
             d_gates = ops.concat(d_parts, 0)
-        d_weight = self.transposed_times(
-            d_gates.reshape((-1, 4 * size)), before.reshape((-1, size))
-        )
-        return d_gates, ops.zeros_like(results[0][:, :, :1]), d_hidden, d_cells, d_weight
+        return d_gates, d_hidden, d_cells
 
 
 def part_length(steps):

@@ -1,4 +1,4 @@
-/* Convolutions and pooling on the CPU, as MindSpore's custom operators (native.py).
+/* Convolutions, pooling and an LSTM on the CPU, as MindSpore's custom operators (native.py).
 
    Images are [N, H, W, C] float32. A row of a window is then one run of k * C numbers, and a
    convolution is, for some pixels at once, the sum over rows and runs of x * (the weights of 16
@@ -188,18 +188,23 @@ static int64_t place(const conv *v, int64_t i) {
     return v->c == 1 ? i : i % v->c * v->k * v->k + i / v->c;
 }
 
+/* weights [O, C, k, k] in the order in which tile reads them */
+static float *packed(const conv *v, const float *weights) {
+    const int64_t window = weights_of(v) / v->out;
+    float *result = malloc(weights_of(v) * sizeof(float)), *to = result;
+    for (int64_t o = 0; o < v->out; o += OUTPUTS)
+        for (int64_t i = 0; i < window; i++)
+            for (int64_t q = o; q < o + OUTPUTS; q++) *to++ = weights[q * window + place(v, i)];
+    return result;
+}
+
 /* x, weights [O, C, k, k], bias [O], how -> y [N, H', W', O]; O is 16, 32, ... */
 API(convolve) {
     conv v = describe(data[0], shapes[0], types[0], data[3], shapes[1][2], shapes[1][0]);
-    const int64_t window = weights_of(&v) / v.out;
-    const float *weights = data[1];
-    float *packed = malloc(weights_of(&v) * sizeof(float)), *to = packed;
-    for (int64_t o = 0; o < v.out; o += OUTPUTS)
-        for (int64_t i = 0; i < window; i++)
-            for (int64_t q = o; q < o + OUTPUTS; q++) *to++ = weights[q * window + place(&v, i)];
-    v.weights = packed, v.bias = data[2], v.y = data[4];
+    float *weights = packed(&v, data[1]);
+    v.weights = weights, v.bias = data[2], v.y = data[4];
     each(shapes[0][0], piece_of(shapes[0][0]), convolve_images, &v);
-    free(packed);
+    free(weights);
     return 0;
 }
 
@@ -237,25 +242,30 @@ static void convolve_images_by_x(const void *call, int64_t from, int64_t to, int
     free(room);
 }
 
-/* gradient of y, weights, x, how -> gradient of x [N, H, W, C]; C is 16, 32, ...; the stride is 1,
-   or divides the kernel and nothing is padded */
-API(convolve_by_x) {
-    const int64_t out = shapes[1][0], c = shapes[1][1], k = shapes[1][2];
-    const float *weights = data[1];
-    float *turned = malloc(k * k * c * out * sizeof(float)), *to = turned;
-    conv v = describe(data[2], shapes[2], types[2], data[3], k, out);
-    for (int64_t a = 0; a < v.stride; a++)
-        for (int64_t b = 0; b < v.stride; b++)
+/* the same for each of these images: every stride-th of the weights, turned, from y to x */
+static float *turned(const conv *v, const float *weights) {
+    const int64_t k = v->k, s = v->stride, c = v->c, out = v->out;
+    float *result = malloc(weights_of(v) * sizeof(float)), *to = result;
+    for (int64_t a = 0; a < s; a++)
+        for (int64_t b = 0; b < s; b++)
             for (int64_t p = 0; p < c; p += OUTPUTS)
-                for (int64_t i = k - v.stride + a; i >= 0; i -= v.stride)
-                    for (int64_t j = k - v.stride + b; j >= 0; j -= v.stride)
+                for (int64_t i = k - s + a; i >= 0; i -= s)
+                    for (int64_t j = k - s + b; j >= 0; j -= s)
                         for (int64_t o = 0; o < out; o++)
                             for (int64_t q = p; q < p + OUTPUTS; q++)
                                 *to++ = weights[((o * c + q) * k + i) * k + j];
+    return result;
+}
+
+/* gradient of y, weights, x, how -> gradient of x [N, H, W, C]; C is 16, 32, ...; the stride is 1,
+   or divides the kernel and nothing is padded */
+API(convolve_by_x) {
+    conv v = describe(data[2], shapes[2], types[2], data[3], shapes[1][2], shapes[1][0]);
+    float *weights = turned(&v, data[1]);
     v.y = data[4];
-    turned_conv call = {v, data[0], turned};
+    turned_conv call = {v, data[0], weights};
     each(shapes[0][0], piece_of(shapes[0][0]), convolve_images_by_x, &call);
-    free(turned);
+    free(weights);
     return 0;
 }
 
@@ -402,5 +412,143 @@ API(pool_by_x) {
     pooling v = describe_pooling(shapes[1]);
     v.gradient = data[0], v.x = data[1], v.y = data[2], v.result = data[3];
     each(shapes[1][0], piece_of(shapes[1][0]), unpool_images, &v);
+    return 0;
+}
+
+/* ---- the steps of an LSTM; rows of a batch go through all of them, apart from each other ---- */
+
+/* exp, from -87 to 87, to 1e-7 of it: 2 to the power of a whole number, times a polynomial */
+ALWAYS float power(float x) {
+    const float inside = x < -87.0f ? -87.0f : x > 87.0f ? 87.0f : x;
+    const float round = 12582912.0f; /* adding it drops what follows the point */
+    const float whole = inside * 1.44269504f + round - round;
+    const float r = inside - whole * 0.693359375f + whole * 2.12194440e-4f;
+    float y = 1.9875691500e-4f;
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    union { int32_t bits; float value; } scale = {((int32_t)whole + 127) << 23};
+    return y * scale.value;
+}
+
+ALWAYS float sigmoid(float x) { return 1.0f / (1.0f + power(-x)); }
+ALWAYS float tangent(float x) { return 1.0f - 2.0f / (1.0f + power(2.0f * x)); }
+
+typedef struct {
+    int64_t steps, rows, size; /* T, B, H */
+    const float *gates, *keep, *hidden, *cells, *weights;
+    float *outputs, *memory, *opened, *contents, *squashed;
+    const float *by_outputs, *by_memory;
+    float *by_gates, *by_hidden, *by_cells;
+} lstm;
+
+/* [rows, from] times the weights: a convolution of one row of pixels */
+static conv product(int64_t rows, int64_t from, int64_t to, const float *weights) {
+    return (conv){.planes = 1, .h = 1, .w = rows, .c = from, .k = 1, .stride = 1, .out_h = 1,
+                  .out_w = rows, .out = to, .weights = weights};
+}
+
+static void remember_rows(const void *call, int64_t from, int64_t to, int64_t piece) {
+    const lstm *v = call;
+    const int64_t size = v->size;
+    const conv recur = product(to - from, size, 4 * size, v->weights);
+    float *before = malloc((to - from) * size * sizeof(float));
+    float *sums = malloc((to - from) * 4 * size * sizeof(float));
+    for (int64_t t = 0; t < v->steps; t++) {
+        const float *hidden = t ? v->outputs + (t - 1) * v->rows * size : v->hidden;
+        const float *cells = t ? v->memory + (t - 1) * v->rows * size : v->cells;
+        for (int64_t b = from; b < to; b++)
+            for (int64_t i = 0; i < size; i++)
+                before[(b - from) * size + i] = v->keep[t * v->rows + b] * hidden[b * size + i];
+        convolve_image(&recur, before, sums, 4 * size, 0);
+        for (int64_t b = from; b < to; b++) {
+            const int64_t row = t * v->rows + b;
+            const float *x = v->gates + row * 4 * size, *s = sums + (b - from) * 4 * size;
+            const float *cell = cells + b * size, keep = v->keep[row];
+            float *restrict opened = v->opened + row * 3 * size;
+            float *restrict content = v->contents + row * size;
+            float *restrict memory = v->memory + row * size;
+            float *restrict squashed = v->squashed + row * size;
+            float *restrict output = v->outputs + row * size;
+            for (int64_t i = 0; i < 3 * size; i++) opened[i] = sigmoid(x[i] + s[i]);
+            for (int64_t i = 0; i < size; i++) {
+                content[i] = tangent(x[3 * size + i] + s[3 * size + i]);
+                memory[i] = opened[size + i] * (keep * cell[i]) + opened[i] * content[i];
+                squashed[i] = tangent(memory[i]);
+                output[i] = opened[2 * size + i] * squashed[i];
+            }
+        }
+    }
+    free(before), free(sums);
+}
+
+/* gates [T, B, 4 H], keep [T, B, 1], hidden, cells [B, H], weights [4 H, H]
+   -> outputs, memory [T, B, H], opened [T, B, 3 H], contents, squashed [T, B, H]; H is 16, 32 ... */
+API(remember) {
+    const int64_t size = shapes[2][1];
+    const conv recur = product(1, size, 4 * size, NULL);
+    float *weights = packed(&recur, data[4]);
+    lstm v = {.steps = shapes[0][0], .rows = shapes[0][1], .size = size, .gates = data[0],
+              .keep = data[1], .hidden = data[2], .cells = data[3], .weights = weights,
+              .outputs = data[5], .memory = data[6], .opened = data[7], .contents = data[8],
+              .squashed = data[9]};
+    each(v.rows, (v.rows + threads - 1) / threads, remember_rows, &v);
+    free(weights);
+    return 0;
+}
+
+static void remember_rows_by_gates(const void *call, int64_t from, int64_t to, int64_t piece) {
+    const lstm *v = call;
+    const int64_t size = v->size;
+    const conv recur = product(to - from, 4 * size, size, v->weights);
+    float *sums = malloc((to - from) * size * sizeof(float));
+    memset(v->by_hidden + from * size, 0, (to - from) * size * sizeof(float));
+    memset(v->by_cells + from * size, 0, (to - from) * size * sizeof(float));
+    for (int64_t t = v->steps - 1; t >= 0; t--) {
+        const float *cells = t ? v->memory + (t - 1) * v->rows * size : v->cells;
+        for (int64_t b = from; b < to; b++) {
+            const int64_t row = t * v->rows + b;
+            const float *in = v->opened + row * 3 * size, *forget = in + size, *out = forget + size;
+            const float *content = v->contents + row * size, *squashed = v->squashed + row * size;
+            const float *by_output = v->by_outputs + row * size;
+            const float *by_memory = v->by_memory + row * size;
+            const float *cell = cells + b * size, keep = v->keep[row];
+            const float *by_hidden = v->by_hidden + b * size;
+            float *restrict by_cells = v->by_cells + b * size;
+            float *restrict by_gates = v->by_gates + row * 4 * size;
+            for (int64_t i = 0; i < size; i++) {
+                const float h = by_output[i] + by_hidden[i];
+                const float c = by_memory[i] + by_cells[i] +
+                                h * out[i] * (1.0f - squashed[i] * squashed[i]);
+                by_gates[i] = c * content[i] * in[i] * (1.0f - in[i]);
+                by_gates[size + i] = c * (keep * cell[i]) * forget[i] * (1.0f - forget[i]);
+                by_gates[2 * size + i] = h * squashed[i] * out[i] * (1.0f - out[i]);
+                by_gates[3 * size + i] = c * in[i] * (1.0f - content[i] * content[i]);
+                by_cells[i] = c * (keep * forget[i]);
+            }
+        }
+        convolve_image(&recur, v->by_gates + (t * v->rows + from) * 4 * size, sums, size, 0);
+        for (int64_t b = from; b < to; b++)
+            for (int64_t i = 0; i < size; i++)
+                v->by_hidden[b * size + i] = v->keep[t * v->rows + b] * sums[(b - from) * size + i];
+    }
+    free(sums);
+}
+
+/* gradients of outputs and memory, keep, cells, weights, memory, opened, contents, squashed
+   -> gradients of gates, hidden, cells */
+API(remember_by_gates) {
+    const int64_t size = shapes[3][1];
+    const conv recur = product(1, size, 4 * size, NULL);
+    float *weights = turned(&recur, data[4]);
+    lstm v = {.steps = shapes[0][0], .rows = shapes[0][1], .size = size, .by_outputs = data[0],
+              .by_memory = data[1], .keep = data[2], .cells = data[3], .weights = weights,
+              .memory = data[5], .opened = data[6], .contents = data[7], .squashed = data[8],
+              .by_gates = data[9], .by_hidden = data[10], .by_cells = data[11]};
+    each(v.rows, (v.rows + threads - 1) / threads, remember_rows_by_gates, &v);
+    free(weights);
     return 0;
 }

@@ -1,8 +1,8 @@
-"""Convolutions and pooling by ``native.c``, compiled on the machine that needs them.
+"""Convolutions, pooling and an LSTM by ``native.c``, compiled on the machine that needs them.
 
 On the CPU MindSpore's own take two to three times as long: oneDNN is handed plain arrays, for which
-it has no direct convolution. Where there is no C compiler, or another device, ``kernels`` returns
-None and the networks use MindSpore's.
+it has no direct convolution, and an LSTM is dozens of operators a step. Where there is no C
+compiler, or another device, ``kernels`` returns None and the networks use MindSpore's.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ def library(compiler):
     try:
         return load(compiler) if compiler else None
     except FAILURES as error:
-        logger.warning("convolutions take two to three times as long: %s", reason(error))
+        logger.warning("images and LSTMs take up to three times as long: %s", reason(error))
         return None
 
 
@@ -236,3 +236,29 @@ class Pool(nn.Cell):
     def bprop(self, x, y, gradient):
         """Of equal pixels, the first one gets the gradient."""
         return (self.by_x(gradient, x, y),)
+
+
+def recurrence(path):
+    """The steps of an LSTM: what ``lstm.Recurrence`` computes, and its gradient.
+
+    Args:
+        path: Of the library.
+
+    Returns:
+        Two operators: of the arguments of ``Recurrence`` its results; and, of the gradients of
+        outputs and cells, keep, cells, weight and all results but the first, the gradients of
+        gates, hidden and cells.
+    """
+
+    def results(gates, keep, hidden, cells, weight):
+        steps, rows, size = *gates[:2], hidden[1]
+        row = [steps, rows, size]
+        return row, row, [steps, rows, 3 * size], row, row
+
+    def gradients(by_outputs, by_memory, keep, cells, *others):
+        return [*by_outputs[:2], 4 * cells[1]], cells, cells
+
+    return (
+        custom(path, "remember", results, 5),
+        custom(path, "remember_by_gates", gradients, 3),
+    )
