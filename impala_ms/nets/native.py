@@ -65,14 +65,9 @@ def reason(error):
     said = next((line for line in lines if "error" in line), lines[0])
     return (
         f"native.c could not be compiled ({said}); it needs a C compiler, cc (apt install gcc) or "
-        "what IMPALA_MS_CC names (pip install ziglang; IMPALA_MS_CC='python -m ziglang cc'), and a "
-        f"folder to keep the result, {cache_folder()}"
+        "what IMPALA_MS_CC names (pip install ziglang; IMPALA_MS_CC='python -m ziglang cc'), and "
+        "to keep the result ~/.cache or the folder that XDG_CACHE_HOME names"
     )
-
-
-def cache_folder():
-    """Where libraries are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "impala_ms"
 
 
 def load(compiler):
@@ -89,7 +84,10 @@ def load(compiler):
     """
     about = [SOURCE.read_text(), OPTIONS, compiler, platform.machine(), processor()]
     name = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
-    path = cache_folder() / f"native-{name}.so"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if cache.startswith("~"):
+        raise OSError("this user has no home folder")
+    path = Path(cache).absolute() / "impala_ms" / f"native-{name}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # beside it, under another name: several ranks may be at it

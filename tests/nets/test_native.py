@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import os
 import subprocess
 import sys
 
@@ -203,7 +204,17 @@ def test_a_cache_that_is_a_file_is_one_line(cache, caplog):
     cache.write_text("")
     assert native.library("cc") is None
     (message,) = caplog.messages
-    assert str(cache) in message
+    assert "XDG_CACHE_HOME" in message
+
+
+def test_a_user_without_a_home_is_one_line(monkeypatch, caplog):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    native.library.cache_clear()
+    assert native.library("cc") is None
+    native.library.cache_clear()
+    (message,) = caplog.messages
+    assert "this user has no home folder" in message
 
 
 def test_an_empty_compiler_means_none(cache, caplog):
