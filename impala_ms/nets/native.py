@@ -88,16 +88,22 @@ def load(compiler):
     if cache.startswith("~"):
         raise OSError("this user has no home folder")
     path = Path(cache).absolute() / "impala_ms" / f"native-{name}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # beside it, under another name: several ranks may be at it
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            made = Path(folder) / "native.so"
-            command = [*shlex.split(compiler), *OPTIONS.split(), str(SOURCE), "-o", str(made)]
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
-            made.replace(path)
-    ctypes.CDLL(str(path))
+    try:
+        ctypes.CDLL(str(path))
+    except OSError:  # not there yet, or damaged
+        compile_to(path, compiler)
+        ctypes.CDLL(str(path))
     return str(path)
+
+
+def compile_to(path, compiler):
+    """Make the library, first beside its place, since several ranks may be at it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / "native.so"
+        command = [*shlex.split(compiler), *OPTIONS.split(), str(SOURCE), "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
+        made.replace(path)
 
 
 def processor():

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -175,6 +176,16 @@ def test_the_library_is_made_once(cache):
     native.library.cache_clear()
     assert native.library("cc") == path
     assert (cache / path).stat().st_mtime_ns == before
+
+
+def test_a_damaged_library_is_made_again(cache):
+    path = Path(native.library("cc"))
+    size = path.stat().st_size
+    path.unlink()  # not written over: this process has it in its memory
+    path.write_bytes(b"\x7fELF")
+    native.library.cache_clear()
+    assert native.library("cc") == str(path)
+    assert path.stat().st_size == size
 
 
 def test_ranks_that_compile_at_once(cache):
