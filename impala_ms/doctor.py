@@ -265,10 +265,13 @@ def kernels() -> Iterator[Finding]:
 KERNELS = """
 import os, sys
 from impala_ms.nets import native
+command = os.environ.get("IMPALA_MS_CC", "cc")
+if not command.strip():
+    sys.exit("IMPALA_MS_CC is empty, which asks for none")
 try:
-    print(native.load(os.environ.get("IMPALA_MS_CC", "cc")))
-except native.FAILURES as error:
-    sys.exit(native.reason(error))
+    print(native.load(command))
+except native.NoKernels as error:
+    sys.exit(str(error))
 """
 CONVOLUTION = """
 import time

@@ -104,6 +104,12 @@ def test_kernels(monkeypatch):
     assert "no-such-compiler" in found.do
     assert "apt install gcc" in found.do
     assert "\n" not in found.do
+    monkeypatch.setenv("IMPALA_MS_CC", "")
+    (found,) = doctor.kernels()
+    assert (found.state, found.do) == (
+        doctor.OPTIONAL,
+        "IMPALA_MS_CC is empty, which asks for none",
+    )
 
 
 def test_no_mpirun(monkeypatch, tmp_path):

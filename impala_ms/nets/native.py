@@ -12,8 +12,10 @@ import logging
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import mindspore as ms
@@ -26,7 +28,7 @@ SOURCE = Path(__file__).with_name("native.c")
 OPTIONS = "-O3 -march=native -std=gnu11 -shared -fPIC -pthread"
 OUTPUTS = 16  # their number must be a multiple of it
 COMPILE_S = 120.0
-FAILURES = OSError, ValueError, subprocess.SubprocessError  # ValueError: of shlex
+COMPLETE = b"complete"  # the end of a library that was written to its end
 
 
 def kernels(layers):
@@ -49,25 +51,18 @@ def kernels(layers):
     return path
 
 
+class NoKernels(Exception):
+    """Why there are no kernels and what to do, in one line."""
+
+
 @functools.cache
 def library(compiler):
-    """The path of ``load``, or None, with a warning, where it fails; none wanted: none."""
+    """The path of ``load``, or None, with a warning, where it fails; no compiler wanted: none."""
     try:
-        return load(compiler) if compiler else None
-    except FAILURES as error:
-        logger.warning("images and LSTMs take up to three times as long: %s", reason(error))
+        return load(compiler) if compiler.strip() else None
+    except NoKernels as error:
+        logger.warning("images and LSTMs take up to three times as long: %s", error)
         return None
-
-
-def reason(error):
-    """Why there are no kernels and what to do, in one line."""
-    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-    said = next((line for line in lines if "error" in line), lines[0])
-    return (
-        f"native.c could not be compiled ({said}); it needs a C compiler, cc (apt install gcc) or "
-        "what IMPALA_MS_CC names (pip install ziglang; IMPALA_MS_CC='python -m ziglang cc'), and "
-        "to keep the result ~/.cache or the folder that XDG_CACHE_HOME names"
-    )
 
 
 def load(compiler):
@@ -80,30 +75,60 @@ def load(compiler):
         The path, of what this process has loaded.
 
     Raises:
-        FAILURES: If there is no such compiler, it fails, or there is no place for the result.
+        NoKernels: If it cannot be made, kept or used.
     """
     about = [SOURCE.read_text(), OPTIONS, compiler, platform.machine(), processor()]
     name = hashlib.sha256("\n".join(about).encode()).hexdigest()[:16]
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if cache.startswith("~"):
-        raise OSError("this user has no home folder")
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     path = Path(cache).absolute() / "impala_ms" / f"native-{name}.so"
+    elsewhere = f"set XDG_CACHE_HOME to a folder for {path.name} that can be written"
+    if cache.startswith("~") or ":" in str(path):  # no home; MindSpore ends a path at a colon
+        raise NoKernels(f"{path.parent} is no folder for libraries; {elsewhere}")
     try:
-        ctypes.CDLL(str(path))
-    except OSError:  # not there yet, or damaged
-        compile_to(path, compiler)
-        ctypes.CDLL(str(path))
+        if not (path.exists() and path.read_bytes().endswith(COMPLETE)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for old in path.parent.glob("tmp*"):  # of those that were stopped meanwhile
+                if time.time() - old.stat().st_mtime > 10 * COMPILE_S:
+                    shutil.rmtree(old, ignore_errors=True)
+            # first beside its place: several ranks may be at it
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                made = Path(folder) / "native.so"
+                run_compiler(compiler, made)
+                # to the loader what follows the library is nothing; of half a one it would die
+                made.write_bytes(made.read_bytes() + COMPLETE)
+                made.replace(path)
+        ctypes.CDLL(str(path)).set_threads(1)
+    except OSError as error:
+        raise NoKernels(f"{path} cannot be kept or loaded ({error}); {elsewhere}") from None
+    except AttributeError as error:
+        raise NoKernels(f"{path} lacks what it should have: {error}") from None
     return str(path)
 
 
-def compile_to(path, compiler):
-    """Make the library, first beside its place, since several ranks may be at it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / "native.so"
+def run_compiler(compiler, made):
+    """Compile ``native.c``.
+
+    Raises:
+        NoKernels: If that fails.
+    """
+    try:
         command = [*shlex.split(compiler), *OPTIONS.split(), str(SOURCE), "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_S)
-        made.replace(path)
+        done = subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMPILE_S
+        )
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it says nothing"]
+        if done.returncode == 0 and made.exists():
+            return
+        why = next((line for line in said if "error" in line), said[0])
+    except subprocess.TimeoutExpired:
+        why = f"it has not ended after {COMPILE_S:g} s"
+    except (OSError, ValueError) as error:  # ValueError: quotes
+        why = getattr(error, "strerror", None) or str(error)
+    raise NoKernels(
+        f"`{compiler}` does not compile {SOURCE.name}: {why}; needed is a C compiler, cc (apt "
+        "install gcc) or the command that IMPALA_MS_CC names (pip install ziglang: python -m "
+        "ziglang cc)"
+    )
 
 
 def processor():

@@ -189,10 +189,10 @@ def path_of(process):
 
 def test_a_damaged_library_is_made_again(cache):
     path = Path(path_of(other_process()))
-    size = path.stat().st_size
-    path.write_bytes(b"\x7fELF")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20_000])
     assert path_of(other_process()) == str(path)
-    assert path.stat().st_size == size
+    assert path.stat().st_size == len(whole)
 
 
 def test_ranks_that_compile_at_once(cache):
@@ -200,24 +200,71 @@ def test_ranks_that_compile_at_once(cache):
     assert [str(file) for file in cache.iterdir()] == list(paths)
 
 
-@pytest.mark.parametrize("compiler", ["no-such-compiler", "false", "cc --no-such-option", "cc '"])
-def test_no_compiler_is_one_line(cache, caplog, compiler):
+@pytest.fixture
+def shell(tmp_path):
+    def compiler(script):
+        path = tmp_path / "compiler"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return compiler
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"),
+    [
+        ("no-such-compiler", "No such file or directory"),
+        ("cc '", "No closing quotation"),
+        ("cc --no-such-option", "no-such-option"),
+        ("echo; exit 1", "it says nothing"),
+        ("echo >&2; exit 1", "it says nothing"),
+        ("exit 0", "it says nothing"),
+        ("echo an error >&2; exec sleep 9", "it has not ended after 1 s"),
+    ],
+)
+def test_no_compiler_is_one_line(cache, caplog, shell, monkeypatch, compiler, why):
+    monkeypatch.setattr(native, "COMPILE_S", 1.0)
+    compiler = shell(compiler) if "echo" in compiler or "exit" in compiler else compiler
     with caplog.at_level(logging.WARNING):
         assert native.library(compiler) is None
         assert native.library(compiler) is None
     (message,) = caplog.messages
     assert "\n" not in message
-    assert "native.c could not be compiled (" in message
+    assert f"`{compiler}` does not compile native.c" in message
+    assert why in message
     assert "IMPALA_MS_CC" in message
     assert not list(cache.iterdir())
 
 
-def test_a_cache_that_is_a_file_is_one_line(cache, caplog):
-    cache.parent.mkdir()
-    cache.write_text("")
-    assert native.library("cc") is None
+def test_a_library_without_its_functions_is_one_line(cache, caplog):
+    assert native.library("cc -fvisibility=hidden") is None
     (message,) = caplog.messages
-    assert "XDG_CACHE_HOME" in message
+    assert "lacks what it should have" in message
+
+
+def test_what_a_stopped_rank_left_is_removed(cache):
+    old = cache / "tmpold"
+    old.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    new = cache / "tmpnew"
+    new.mkdir()
+    assert native.library("cc")
+    assert not old.exists()
+    assert new.exists()
+
+
+@pytest.mark.parametrize("folder", ["a file", "with:colon"])
+def test_a_cache_that_is_no_folder_for_it_is_one_line(tmp_path, caplog, monkeypatch, folder):
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / folder))
+    native.library.cache_clear()
+    assert native.library("cc") is None
+    native.library.cache_clear()
+    (message,) = caplog.messages
+    assert "set XDG_CACHE_HOME to a folder" in message
+    assert str(tmp_path / folder) in message
+    assert "\n" not in message
 
 
 def test_a_user_without_a_home_is_one_line(monkeypatch, caplog):
@@ -227,11 +274,12 @@ def test_a_user_without_a_home_is_one_line(monkeypatch, caplog):
     assert native.library("cc") is None
     native.library.cache_clear()
     (message,) = caplog.messages
-    assert "this user has no home folder" in message
+    assert "set XDG_CACHE_HOME to a folder" in message
 
 
-def test_an_empty_compiler_means_none(cache, caplog):
-    assert native.library("") is None
+@pytest.mark.parametrize("compiler", ["", " "])
+def test_an_empty_compiler_means_none(cache, caplog, compiler):
+    assert native.library(compiler) is None
     assert not caplog.messages
 
 
