@@ -116,7 +116,7 @@ def test_a_reset_forgets_whatever_was_there(case):
     np.testing.assert_allclose(alone[:, 1], outputs[3:, 1], atol=1e-6)
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 5])
+@pytest.mark.parametrize("cut", [1, 3])
 def test_two_unrolls_equal_one_of_double_length(case, cut):
     net, _, features, first, state, _ = case
     outputs, after = run(net, features, first, state)
