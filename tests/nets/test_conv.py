@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from impala_ms import doctor
-from impala_ms.nets import native
 from impala_ms.nets.conv import Nature, Shallow
 from impala_ms.nets.resnet import ResNet
 from tests.compiled import one_by_one
@@ -34,17 +33,8 @@ def weighted_sum(net, observation, weights):
     return (net(observation) * weights).sum()
 
 
-@pytest.fixture(params=["kernels", "MindSpore"])
-def convolutions(request, monkeypatch):
-    """Those of ``native.c``, and MindSpore's, which are taken where there is no C compiler."""
-    if request.param == "MindSpore":
-        monkeypatch.setenv("IMPALA_MS_CC", "")
-    elif native.library("cc") is None:
-        pytest.skip("there is no C compiler on this machine")
-
-
 @pytest.fixture(params=TORSOS)
-def torso(request, convolutions):
+def torso(request, operators):
     make, shape, wanted = TORSOS[request.param]
     net, rng = make(shape), np.random.default_rng(0)
     weights = randomise(net, rng)
@@ -164,7 +154,7 @@ def test_layouts_of_images(shape, wanted, frames, order, dtype):
 
 
 @pytest.mark.parametrize("make", [Shallow, Nature, ResNet])
-def test_black_and_scale_are_of_uint8(make, convolutions):
+def test_black_and_scale_are_of_uint8(make, operators):
     net = make((40, 40), black=87, scale=50.0)
     images = np.random.default_rng(0).integers(0, 256, (2, 40, 40), dtype=np.uint8)
     wanted = features_of(net, (images - 87.0) / 50.0)
@@ -193,7 +183,7 @@ def stacks(net, images):
         (Nature, (20, 20), 36),
     ],
 )
-def test_an_image_that_is_too_small_is_one_clear_line(convolutions, make, shape, smallest):
+def test_an_image_that_is_too_small_is_one_clear_line(operators, make, shape, smallest):
     with pytest.raises(ValueError, match=f"at least {smallest} x {smallest}, got ") as error:
         make(shape)
     assert "\n" not in str(error.value)
@@ -206,7 +196,7 @@ def test_what_is_no_image_is_refused(shape):
         ResNet(shape)
 
 
-def test_resnet_takes_the_smallest_images(convolutions):
+def test_resnet_takes_the_smallest_images(operators):
     for shape in ((1, 1), (7, 7, 3)):
         assert features_of(ResNet(shape), np.zeros((2, *shape), np.uint8)).shape == (2, 256)
 

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.nets import lstm, native
+from impala_ms.nets import lstm
 from impala_ms.nets.lstm import LSTM
 from tests.compiled import one_by_one
 from tests.nets import reference
@@ -14,18 +14,8 @@ ENVS, INPUTS, SIZE = 3, 5, 16
 SHORT_AND_LONG = pytest.mark.parametrize("case", [6, 16], ids="{} steps".format, indirect=True)
 
 
-@pytest.fixture(params=["kernels", "MindSpore"])
-def steps_by(request, monkeypatch):
-    """The kernels of ``native.c``, or what is taken where there is no C compiler."""
-    if request.param == "MindSpore":
-        monkeypatch.setenv("IMPALA_MS_CC", "")
-    elif native.library("cc") is None:
-        pytest.skip("there is no C compiler on this machine")
-    return request.param
-
-
 @pytest.fixture
-def case(request, monkeypatch, steps_by):
+def case(request, monkeypatch, operators):
     """A net with its weights, and inputs with resets at the beginning, inside, twice in a row.
 
     Of 6 steps all are compiled as one; 16 become three parts and a rest.
@@ -34,7 +24,7 @@ def case(request, monkeypatch, steps_by):
     steps = getattr(request, "param", 16)
     rng = np.random.default_rng(0)
     net = LSTM(INPUTS, SIZE)
-    assert net.recurrence.native == (steps_by == "kernels")
+    assert net.recurrence.native == (operators == "kernels")
     weights = randomise(net, rng)
     features = rng.normal(size=(steps, ENVS, INPUTS)).astype(np.float32)
     state = rng.normal(size=(ENVS, 2 * SIZE)).astype(np.float32)
