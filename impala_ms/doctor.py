@@ -263,10 +263,10 @@ def kernels() -> Iterator[Finding]:
 
 
 KERNELS = """
-import os, sys
+import sys
 from impala_ms.nets import native
-command = os.environ.get("IMPALA_MS_CC", "cc")
-if not command.strip():
+command = native.wanted_compiler()
+if not command:
     sys.exit("IMPALA_MS_CC is empty, which asks for none")
 try:
     print(native.load(command))

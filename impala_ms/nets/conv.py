@@ -51,17 +51,20 @@ class ImageTorso(nn.Cell):
 
     Args:
         observation_shape: Of one image or of stacked frames (``image_of``).
+        layers: ``(outputs, kernel, stride)`` of each convolution.
         black: Of uint8, what becomes 0. Layers learn fastest if that is the background.
         scale: Of uint8, the difference that becomes 1.
 
     Attributes:
         image: ``(C, H, W)``, stacked frames being channels.
+        library: Of the kernels that serve the layers, or None: MindSpore's operators do.
+        channels_come_last: Whether the layers put out ``[N, H, W, C]``, as the kernels do.
 
     Raises:
         ValueError: If the shape is that of no image, or there is no such scale.
     """
 
-    def __init__(self, observation_shape, black, scale):
+    def __init__(self, observation_shape, layers, black, scale):
         super().__init__()
         if not all(isinstance(x, Real) and math.isfinite(x) for x in (black, scale)) or scale <= 0:
             raise ValueError(
@@ -70,6 +73,15 @@ class ImageTorso(nn.Cell):
             )
         self.factor, self.offset = 1.0 / scale, -black / scale
         self.channels_last, self.image = image_of(observation_shape)
+        self.library = native.kernels(layers)
+        self.channels_come_last = self.library is not None
+
+    def convolution(self, inputs, outputs, kernel, *, first, **options):
+        """One of the layers; ``first``: it reads the image. Options: as of ``Convolution``."""
+        if self.library is None:
+            return Convolution(inputs, outputs, kernel, **options)
+        planes = (self.factor, self.offset) if first else None
+        return native.Convolution(self.library, inputs, outputs, kernel, planes=planes, **options)
 
     def planes(self, images):
         """``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]`` as ``[N, C, H, W]``."""
@@ -89,9 +101,10 @@ class ImageTorso(nn.Cell):
         dtype = np.uint8 if images.dtype == np.uint8 else np.float32
         return np.ascontiguousarray(self.planes(images), dtype)
 
-    def scaled(self, images):
-        """``(x - black) / scale`` of uint8, float32 as it is."""
-        if images.dtype == ms.uint8:
+    def read(self, images):
+        """What the first layer takes of images or stacks: frames as channels, and numbers."""
+        images = images.reshape((-1, *self.image))
+        if images.dtype == ms.uint8 and not self.channels_come_last:  # the kernels read bytes
             return images.astype(ms.float32) * self.factor + self.offset
         return images
 
@@ -143,7 +156,7 @@ class ConvTorso(ImageTorso):
     """
 
     def __init__(self, observation_shape, layers, outputs, black=0.0, scale=255.0):
-        super().__init__(observation_shape, black, scale)
+        super().__init__(observation_shape, layers, black, scale)
         inputs, height, width = self.image
         smallest = 1
         for _, kernel, stride in reversed(layers):
@@ -153,16 +166,12 @@ class ConvTorso(ImageTorso):
                 f"the layers need images of at least {smallest} x {smallest}, "
                 f"got {height} x {width} (observations {list(observation_shape)})"
             )
-        path = native.kernels([(size, kernel, stride) for size, kernel, stride in layers])
-        self.channels_come_last = path is not None
         cells = []
         for size, kernel, stride in layers:
-            options = {"kernel": kernel, "stride": stride, "relu": bool(cells)}
-            if path:
-                planes = None if cells else (self.factor, self.offset)
-                cells.append(native.Convolution(path, inputs, size, planes=planes, **options))
-            else:
-                cells.append(Convolution(inputs, size, **options))
+            first = not cells
+            cells.append(
+                self.convolution(inputs, size, kernel, stride=stride, relu=not first, first=first)
+            )
             inputs = size
             height, width = ((pixels - kernel) // stride + 1 for pixels in (height, width))
         self.layers = nn.CellList(cells)
@@ -171,9 +180,7 @@ class ConvTorso(ImageTorso):
 
     def construct(self, images):
         """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
-        x = images.reshape((-1, *self.image))
-        if not self.channels_come_last:
-            x = self.scaled(x)
+        x = self.read(images)
         for layer in self.layers:
             x = layer(x)
         if not self.channels_come_last:

@@ -64,6 +64,9 @@ static void each(int64_t images, int64_t length, work_on work, const void *call)
 /* short enough that no thread waits for long, long enough that the sharing costs nothing */
 static int64_t piece_of(int64_t images) { return images / (8 * threads) + 1; }
 
+/* one piece for each thread, whoever takes it: sums over pieces always have the same order */
+static int64_t share_of(int64_t images) { return (images + threads - 1) / threads; }
+
 /* ---- convolution ---- */
 
 typedef struct {
@@ -318,8 +321,7 @@ API(convolve_by_weights) {
     const int64_t window = weights_of(&v) / v.out, size = weights_of(&v) + v.out;
     float *by_weights = data[3];
     v.y = data[0], v.sums = calloc(threads * size, sizeof(float));
-    /* a piece for each thread, whoever takes it: the order of the sums is always the same */
-    each(shapes[0][0], (shapes[0][0] + threads - 1) / threads, outer_images, &v);
+    each(shapes[0][0], share_of(shapes[0][0]), outer_images, &v);
     for (int64_t t = 1; t < threads; t++)
         for (int64_t i = 0; i < size; i++) v.sums[i] += v.sums[t * size + i];
     for (int64_t i = 0; i < window; i++)
@@ -495,7 +497,7 @@ API(remember) {
               .keep = data[1], .hidden = data[2], .cells = data[3], .weights = weights,
               .outputs = data[5], .memory = data[6], .opened = data[7], .contents = data[8],
               .squashed = data[9]};
-    each(v.rows, (v.rows + threads - 1) / threads, remember_rows, &v);
+    each(v.rows, share_of(v.rows), remember_rows, &v);
     free(weights);
     return 0;
 }
@@ -548,7 +550,7 @@ API(remember_by_gates) {
               .by_memory = data[1], .keep = data[2], .cells = data[3], .weights = weights,
               .memory = data[5], .opened = data[6], .contents = data[7], .squashed = data[8],
               .by_gates = data[9], .by_hidden = data[10], .by_cells = data[11]};
-    each(v.rows, (v.rows + threads - 1) / threads, remember_rows_by_gates, &v);
+    each(v.rows, share_of(v.rows), remember_rows_by_gates, &v);
     free(weights);
     return 0;
 }

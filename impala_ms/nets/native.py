@@ -44,11 +44,16 @@ def kernels(layers):
         return None
     if any(size % OUTPUTS or kernel % stride for size, kernel, stride in layers):
         return None
-    path = library(os.environ.get("IMPALA_MS_CC", "cc"))
+    path = library(wanted_compiler())
     if path:
         threads = ms.get_context("runtime_num_threads")
         ctypes.CDLL(path).set_threads(min(threads, len(os.sched_getaffinity(0))))
     return path
+
+
+def wanted_compiler():
+    """The command; empty: none is wanted."""
+    return os.environ.get("IMPALA_MS_CC", "cc").strip()
 
 
 class NoKernels(Exception):
@@ -159,11 +164,11 @@ class Convolve(nn.Cell):
     Args:
         path: Of the library.
         kernel: Pixels along it.
-        stride: Pixels from a window to the next; with a gradient, 1.
-        padding: Zeros around the image.
+        stride: Pixels from a window to the next; it divides the kernel.
+        padding: Zeros around the image; for a gradient, none if the stride is above 1.
         relu: Whether the negative numbers of x count as 0.
         planes: ``(factor, offset)`` if x is ``[N, C, H, W]``, which they turn into numbers if it is
-            uint8. Then the gradient is for the padding that keeps the size, and without ReLU.
+            uint8. Their gradient is for no padding or what keeps the size, and without ReLU.
         outputs: Channels, for planes.
     """
 

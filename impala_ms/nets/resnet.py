@@ -5,7 +5,7 @@ import functools
 from mindspore import nn, ops
 
 from impala_ms.nets import native
-from impala_ms.nets.conv import Convolution, ImageTorso
+from impala_ms.nets.conv import ImageTorso
 from impala_ms.nets.mlp import dense
 
 
@@ -45,22 +45,16 @@ class ResNet(ImageTorso):
         self, observation_shape, channels=(16, 32, 32), outputs=256, black=0.0, scale=255.0
     ):
         """Draw the initial weights from MindSpore's generator."""
-        super().__init__(observation_shape, black, scale)
+        super().__init__(observation_shape, [(size, 3, 1) for size in channels], black, scale)
         inputs, height, width = self.image
-        path = native.kernels([(size, 3, 1) for size in channels])
-        self.channels_come_last = path is not None
+        conv = functools.partial(self.convolution, kernel=3, padding=1)
         cells = []
         for size in channels:
-            same = {"kernel": 3, "padding": 1}
-            if path:
-                conv = functools.partial(native.Convolution, path, **same)
-                planes = None if cells else (self.factor, self.offset)
-                cells += [conv(inputs, size, planes=planes), native.Pool(path)]
-            else:
-                conv = functools.partial(Convolution, **same)
-                cells += [conv(inputs, size), nn.MaxPool2d(3, 2, pad_mode="same")]
+            cells.append(conv(inputs, size, first=not cells))
+            pool = nn.MaxPool2d(3, 2, pad_mode="same")
+            cells.append(native.Pool(self.library) if self.library else pool)
             for _ in range(2):
-                pair = (conv(size, size, relu=True) for _ in range(2))
+                pair = (conv(size, size, relu=True, first=False) for _ in range(2))
                 cells.append(ResidualBlock(*pair))
             inputs, height, width = size, (height + 1) // 2, (width + 1) // 2
         self.layers = nn.SequentialCell(cells)
@@ -69,8 +63,7 @@ class ResNet(ImageTorso):
 
     def construct(self, images):
         """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
-        x = images.reshape((-1, *self.image))
-        x = self.layers(x if self.channels_come_last else self.scaled(x))
+        x = self.layers(self.read(images))
         if self.channels_come_last:
             x = x.transpose((0, 3, 1, 2))
         x = ops.relu(x)

@@ -163,11 +163,17 @@ def test_threads_change_no_result():
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def forgetful():
+    """No library is remembered from before, and none for later."""
+    native.library.cache_clear()
+    yield
+    native.library.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch, forgetful):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    native.library.cache_clear()
-    yield tmp_path / "cache" / "impala_ms"
-    native.library.cache_clear()
+    return tmp_path / "cache" / "impala_ms"
 
 
 def test_the_library_is_made_once(cache):
@@ -256,24 +262,22 @@ def test_what_a_stopped_rank_left_is_removed(cache):
 
 
 @pytest.mark.parametrize("folder", ["a file", "with:colon"])
-def test_a_cache_that_is_no_folder_for_it_is_one_line(tmp_path, caplog, monkeypatch, folder):
+def test_a_cache_that_is_no_folder_for_it_is_one_line(
+    tmp_path, caplog, monkeypatch, forgetful, folder
+):
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / folder))
-    native.library.cache_clear()
     assert native.library("cc") is None
-    native.library.cache_clear()
     (message,) = caplog.messages
     assert "set XDG_CACHE_HOME to a folder" in message
     assert str(tmp_path / folder) in message
     assert "\n" not in message
 
 
-def test_a_user_without_a_home_is_one_line(monkeypatch, caplog):
+def test_a_user_without_a_home_is_one_line(monkeypatch, caplog, forgetful):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    native.library.cache_clear()
     assert native.library("cc") is None
-    native.library.cache_clear()
     (message,) = caplog.messages
     assert "set XDG_CACHE_HOME to a folder" in message
 
