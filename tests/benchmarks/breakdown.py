@@ -93,14 +93,15 @@ def act(clock, actor, spec, repeats):
 
 def learn(clock, learner, actor, batches, unroll, repeats):
     """Time the parts of an update as ``IMPALALearner.learn`` has them."""
-    forward, rate = FunctionCell(loss_of(learner)), ms.Tensor(0.0, ms.float32)  # the weights stay
+    forward = FunctionCell(loss_of(learner))
+    rate = new = ms.Tensor(0.0, ms.float32)  # the weights stay
     for version in range(repeats + 1):
         for _ in range(batches.unrolls):
             clock("copy", batches.add, unroll)
         batch = batches.take(0.0)
         inputs = clock("tensors", learner.tensors, batch)
         clock("forward", lambda inputs: forward(*inputs)[0].asnumpy(), inputs)
-        clock("step", lambda inputs: learner(rate, *inputs).asnumpy().tolist(), inputs)
+        clock("step", lambda inputs: learner(rate, new, *inputs).asnumpy().tolist(), inputs)
         clock("write", actor.set_weights, version, clock("read", learner.weights.read))
         batches.give_back(batch)
 

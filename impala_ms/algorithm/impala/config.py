@@ -36,6 +36,7 @@ network_params = {
     "core_size": 256,
     "last_action_reward": False,
     "separate_baseline": False,
+    "normalize_observations": False,
     "options": {},
 }
 
@@ -204,6 +205,13 @@ schema = {
             "",
             "the baseline has a torso of its own, beside the policy's; not with a core, nor of a "
             "network of your own",
+        ),
+        "normalize_observations": (
+            "bool",
+            "",
+            "",
+            "scale the numbers of an observation to mean 0 and variance 1 by their running "
+            "statistics; images and Discrete parts stay as they are",
         ),
         "options": (
             "dict",

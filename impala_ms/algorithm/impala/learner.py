@@ -64,6 +64,7 @@ class IMPALALearner(compat.Learner):
         before = ("last_action", "last_reward", "core_state")
         self.policy_inputs = policy.inputs
         self.state_size = int(policy.state_size)
+        self.counts_observations = getattr(policy, "normalizer", None) is not None
         self.extra = tuple(name for name in before if name in self.policy_inputs)
         self.parts = 0  # of a structured observation
         self.stacks = False  # whether an observation is a stack of frames
@@ -147,12 +148,7 @@ class IMPALALearner(compat.Learner):
 
     def forward(self, observation, action, reward, first, before=()):
         """The policy at all T + 1 rows: ``(logits [T+1, B, A], values [T+1, B])``, B = S E."""
-        if isinstance(observation, tuple):
-            flat = ()
-            for part in observation:
-                flat += (part.reshape((-1, *part.shape[3:])),)
-        else:
-            flat = observation.reshape((-1, *observation.shape[3:]))
+        flat = rows_of(observation)
         if self.policy_inputs:
             outputs = self.policy(flat, self.inputs_of_rows(action, reward, first, before))
         else:
@@ -182,18 +178,20 @@ class IMPALALearner(compat.Learner):
                 inputs += (values.reshape((-1, *values.shape[3:])),)
         return inputs
 
-    def construct(self, lr, *tensors):
+    def construct(self, lr, new, *tensors):
         """One update; with a loss or gradient that is not finite the weights stay.
 
         Args:
             lr: Scalar float32.
+            new: Scalar float32, 1 for a batch that is learned from for the first time, else 0.
             *tensors: Of ``tensors``. Not as tuples: compiled code takes a tuple of tensors for a
                 constant and would be compiled again for every batch.
 
         Returns:
             ``[len(STATISTICS)]`` float32.
         """
-        (_, statistics), gradients = self._gradient(*self.arguments(tensors))
+        arguments = self.arguments(tensors)
+        (_, statistics), gradients = self._gradient(*arguments)
         squares = ms.Tensor(0.0, ms.float32)
         for gradient in gradients:
             squares = squares + ops.square(gradient).sum()
@@ -205,6 +203,12 @@ class IMPALALearner(compat.Learner):
             for gradient in gradients:
                 scaled += (gradient * scale,)
             self.optimizer(scaled)
+            if self.counts_observations:
+                first = arguments[4]
+                # the last row is the first one of the next unroll, and counted there
+                weight = new * ops.ones_like(first[:, 1:].astype(ms.float32))
+                weight = ops.concat((weight, 0.0 * weight[:, :1]), 1).reshape((-1,))
+                self.policy.count_observations(rows_of(arguments[0]), weight)
         return ops.stack((*statistics[:7], norm, *statistics[7:]))
 
     def learning_rate(self, env_steps):
@@ -213,18 +217,21 @@ class IMPALALearner(compat.Learner):
             return self.lr
         return self.lr * max(0.0, 1.0 - env_steps / self.total_env_steps)
 
-    def learn(self, experience, env_steps=0):
+    def learn(self, experience, env_steps=0, new=True):
         """Update the weights from a batch.
 
         Args:
             experience: ``{field: [S, ...]}``, contiguous; not written to before this returns.
             env_steps: Environment steps learned from so far, for the schedule.
+            new: Whether the batch is learned from for the first time; a replayed one is not
+                counted in the statistics of observations again.
 
         Returns:
             ``{name: float}`` of ``STATISTICS`` and ``learning_rate``.
         """
         lr = self.learning_rate(env_steps)
-        values = self(ms.Tensor(lr, ms.float32), *self.tensors(experience)).asnumpy()
+        scalars = ms.Tensor(lr, ms.float32), ms.Tensor(float(new), ms.float32)
+        values = self(*scalars, *self.tensors(experience)).asnumpy()
         statistics = dict(zip(STATISTICS, values.tolist(), strict=True))
         return statistics | {"learning_rate": lr}
 
@@ -266,7 +273,18 @@ class IMPALALearner(compat.Learner):
 
     def warm_up(self, batch):
         """Compile for batches like this one; no weight changes."""
-        self.compile(ms.Tensor(self.lr, ms.float32), *self.tensors(batch))
+        scalars = ms.Tensor(self.lr, ms.float32), ms.Tensor(1.0, ms.float32)
+        self.compile(*scalars, *self.tensors(batch))
+
+
+def rows_of(observation):
+    """``[S, T+1, E, ...]``, or a tuple of these, as rows ``[S (T+1) E, ...]``."""
+    if not isinstance(observation, tuple):
+        return observation.reshape((-1, *observation.shape[3:]))
+    rows = ()
+    for part in observation:
+        rows += (part.reshape((-1, *part.shape[3:])),)
+    return rows
 
 
 def stacked(frames, places):

@@ -7,11 +7,13 @@ the baseline's value.
 import math
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn, ops
 
 from impala_ms.algorithm.impala.checks import check_width, make_torso
-from impala_ms.config import resolve
+from impala_ms.config import ConfigError, resolve
 from impala_ms.nets.mlp import MLP, dense
+from impala_ms.nets.normalizer import ObservationNormalizer
 from impala_ms.ops.distributions import one_hot
 from impala_ms.trajectory import leaf_array, leaves
 
@@ -46,6 +48,8 @@ class IMPALAPolicy(nn.Cell):
         separate_baseline: Whether the baseline has a torso of its own, so that its errors, far
             larger than the policy's gradient, do not move the features of the policy. Only without
             a core, of which such a baseline would have no memory.
+        normalize_observations: Whether the numbers of an observation are scaled by their running
+            mean and variance (``nets/normalizer.py``). Images and Discrete parts stay as they are.
         options: Further arguments of the torso.
 
     Attributes:
@@ -65,6 +69,7 @@ class IMPALAPolicy(nn.Cell):
         core_size=256,
         last_action_reward=False,
         separate_baseline=False,
+        normalize_observations=False,
         **options,
     ):
         """Draw the initial weights from MindSpore's generator."""
@@ -74,6 +79,9 @@ class IMPALAPolicy(nn.Cell):
         arguments = (observation_space, torso, hidden_sizes, activation, options)
         self.torso = Torso(*arguments)
         self.baseline_torso = Torso(*arguments) if separate_baseline else None
+        self.normalizer = None
+        if normalize_observations:
+            self.normalizer = ObservationNormalizer(numbers_to_normalize(observation_space, torso))
         width = self.torso.outputs
         self.inputs = ("last_action", "last_reward") if last_action_reward else ()
         if last_action_reward:
@@ -114,6 +122,8 @@ class IMPALAPolicy(nn.Cell):
             ``(parameters [N, A], baseline [N])``, float32; with a core also ``core_state
             [S, E, state_size]`` after the last row.
         """
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
         features = self.beside_last(self.torso(observation), inputs)
         if self.core is None:
             seen = features
@@ -133,6 +143,16 @@ class IMPALAPolicy(nn.Cell):
         features = features.reshape((unrolls * steps * envs, -1))
         state = state.reshape((unrolls, envs, -1))
         return self.policy_head(features), self.baseline_head(features).squeeze(-1), state
+
+    def count_observations(self, observation, weight):
+        """Take rows into the running statistics of ``normalize_observations``.
+
+        Args:
+            observation: As of ``construct``.
+            weight: ``[N]`` float32, 1 for a row that is new and 0 for another.
+        """
+        if self.normalizer is not None:
+            self.normalizer.update(observation, weight)
 
     def beside_last(self, features, inputs):
         """Features, with the last action and reward beside them where they are inputs."""
@@ -213,6 +233,32 @@ class Torso(nn.Cell):
                 columns += (parts[i].reshape((-1, self.sizes[i])).astype(ms.float32),)
         features = ops.concat(columns, -1) if len(columns) > 1 else columns[0]
         return features if self.images else self.whole(features)
+
+
+def numbers_to_normalize(observation_space, torso):
+    """How many numbers of each part of an observation have a running mean and variance.
+
+    Args:
+        observation_space: Description of the space.
+        torso: Name of the torso; of parts with two dimensions or more, ``mlp`` has floats scaled.
+
+    Returns:
+        A list with the number of elements of each part; 0 for an image or a choice.
+
+    Raises:
+        ConfigError: If that is all there is.
+    """
+    sizes = []
+    for leaf in leaves(observation_space).values():
+        shape, dtype = leaf_array(leaf)
+        image = len(shape) > 1 and (torso != "mlp" or np.dtype(dtype).kind != "f")
+        sizes.append(0 if image or leaf["type"] != "Box" else math.prod(shape))
+    if not any(sizes):
+        raise ConfigError(
+            "network.normalize_observations is true, but the observation has only images or "
+            "choices, which are not normalized: set it to false"
+        )
+    return sizes
 
 
 def time_major(batch):

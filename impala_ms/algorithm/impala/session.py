@@ -58,6 +58,11 @@ def make_policy(config, spaces):
     )
     policy = network(*arguments, **options, **params)
     check_policy(policy, name, params["core"])
+    if params["normalize_observations"] and getattr(policy, "normalizer", None) is None:
+        raise ConfigError(
+            f"network.normalize_observations is true, but the network {name} does not do that: "
+            "set it to false"
+        )
     return policy
 
 

@@ -212,7 +212,7 @@ class IMPALATrainer(compat.Trainer):
         if self.params["replay_updates"]:
             self.replay.add(batch)
         for _ in range(self.params["replay_updates"]):
-            self.learner.learn(self.replay.draw(), learned)
+            self.learner.learn(self.replay.draw(), learned, new=False)
         env_steps = int((~batch["first"][:, 1:]).sum())
         lags = self.version - batch["behaviour_version"]
         updates = self.recorder.updates

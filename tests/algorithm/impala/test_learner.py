@@ -526,3 +526,23 @@ def test_learns_from_the_clipped_reward_and_leaves_the_raw_one():
     _, statistics = by_hand(random_weights(), batch, BASE)
     for name, value in statistics.items():
         assert got[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
+
+
+def test_statistics_of_observations_count_each_row_once():
+    """The last row is the next unroll's first; a replayed batch and a skipped update count nothing."""
+    policy = IMPALAPolicy(box(D), Categorical(A), hidden_sizes=[4], normalize_observations=True)
+    learner = IMPALALearner(policy, BASE | {"lr": 0.1}, TOTAL_ENV_STEPS)
+    batches = [random_batch(2, 3, seed) for seed in (0, 1)]
+    learner.learn(batches[0])
+    learner.learn(batches[0], new=False)
+    broken = {name: values.copy() for name, values in random_batch(2, 3, 2).items()}
+    broken["reward"][0, 0, 0] = np.nan
+    assert not np.isfinite(learner.learn(broken)["loss_total"])
+    learner.learn(batches[1])
+    rows = np.concatenate([b["observation"][:, :-1].reshape(-1, D) for b in batches]).astype(float)
+    normalizer = policy.normalizer.all
+    assert normalizer.count.asnumpy() == len(rows) == 2 * 2 * T * 3
+    np.testing.assert_allclose(normalizer.mean.asnumpy(), rows.mean(0), atol=1e-6)
+    np.testing.assert_allclose(normalizer.variance.asnumpy(), rows.var(0), rtol=1e-5)
+    saved = learner.named_parameters()
+    assert {name.rpartition(".")[2] for name in saved} >= {"count", "mean", "variance"}

@@ -1,0 +1,118 @@
+"""Observations of mean 0 and variance 1, by running statistics of what was learned from.
+
+Input: the numbers of an observation, and how many of the rows count. Output: scaled numbers; new
+statistics. The statistics are parameters that are not trained: they travel with the weights and
+lie in every checkpoint.
+"""
+
+import mindspore as ms
+from mindspore import nn, ops
+
+EPSILON = 1e-8  # added to the variance
+LARGEST = 10.0  # standard deviations that a scaled number may be away from 0
+
+
+class Normalizer(nn.Cell):
+    """``(x - mean) / sqrt(variance + EPSILON)``, held within -10 ... 10, for each of K numbers.
+
+    Attributes:
+        count: ``[]`` float32, rows that the statistics are of. With 0 rows x stays as it is.
+        mean: ``[K]`` float32.
+        variance: ``[K]`` float32, of the population (divided by the count).
+
+    Args:
+        size: K.
+    """
+
+    def __init__(self, size):
+        super().__init__()
+        self.count = _statistic(ops.zeros((), ms.float32), "count")
+        self.mean = _statistic(ops.zeros((size,), ms.float32), "mean")
+        self.variance = _statistic(ops.ones((size,), ms.float32), "variance")
+
+    def construct(self, x):
+        """``[N, K]`` float32 -> ``[N, K]`` float32."""
+        scaled = (x - self.mean) * ops.rsqrt(self.variance + EPSILON)
+        return ops.clamp(scaled, -LARGEST, LARGEST)
+
+    def sums(self, x, weight):
+        """What rows add to the statistics; sums of several batches or processes may be added up.
+
+        Args:
+            x: ``[N, K]`` float32.
+            weight: ``[N]`` float32, 1 for a row that counts and 0 for another.
+
+        Returns:
+            ``(rows [], sum of x - mean [K], sum of (x - mean)^2 [K])``, float32. Distances from
+            the present mean, because the squares of large numbers would cancel in float32.
+        """
+        weights = ops.expand_dims(weight, -1)
+        distance = x - self.mean
+        return weight.sum(), (weights * distance).sum(0), (weights * ops.square(distance)).sum(0)
+
+    def update(self, rows, distances, squares):
+        """Make the statistics those of all rows so far; without a new row they keep their bits.
+
+        Args:
+            rows, distances, squares: Of ``sums``, by the mean as it is now.
+
+        Source:
+            Chan, Golub, LeVeque 1983, Algorithms for computing the sample variance, eq. 2.1,
+            with the second sample's sums taken about the mean of the first.
+        """
+        total = self.count + rows
+        moved = distances / ops.maximum(total, ms.Tensor(1.0, ms.float32))
+        spread = (self.variance * self.count + squares - distances * moved) / ops.maximum(
+            total, ms.Tensor(1.0, ms.float32)
+        )
+        none = rows == 0
+        spread = ops.where(none, self.variance, ops.maximum(spread, ms.Tensor(0.0, ms.float32)))
+        moved = ops.where(none, ops.zeros_like(moved), moved)
+        ops.assign(self.variance, spread)
+        ops.assign(self.mean, self.mean + moved)
+        ops.assign(self.count, total)
+
+
+class ObservationNormalizer(nn.Cell):
+    """One ``Normalizer`` for the numbers of all parts of an observation.
+
+    Args:
+        sizes: Numbers of each part; 0 for one that stays as it is (an image, a choice).
+    """
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes = tuple(sizes)
+        self.all = Normalizer(sum(sizes))
+
+    def construct(self, observation):
+        """``[N, ...]``, or a tuple of these for a structured observation; the same scaled."""
+        if not isinstance(observation, tuple):
+            return self.all(self.numbers(observation)).reshape(observation.shape)
+        numbers = self.all(self.numbers(observation))
+        parts, begin = (), 0
+        for i in range(len(self.sizes)):
+            part, end = observation[i], begin + self.sizes[i]
+            if self.sizes[i]:
+                part = numbers[:, begin:end].reshape(part.shape)
+            parts += (part,)
+            begin = end
+        return parts
+
+    def update(self, observation, weight):
+        """Count the rows of an observation whose weight ``[N]`` is 1: see ``Normalizer``."""
+        self.all.update(*self.all.sums(self.numbers(observation), weight))
+
+    def numbers(self, observation):
+        """``[N, K]`` float32, the numbers of all parts side by side."""
+        if not isinstance(observation, tuple):
+            return observation.reshape((-1, self.sizes[0])).astype(ms.float32)
+        columns = ()
+        for i in range(len(self.sizes)):
+            if self.sizes[i]:
+                columns += (observation[i].reshape((-1, self.sizes[i])).astype(ms.float32),)
+        return ops.concat(columns, -1)
+
+
+def _statistic(values, name):
+    return ms.Parameter(values, name=name, requires_grad=False)
