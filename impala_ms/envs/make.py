@@ -45,6 +45,7 @@ def make_vec(
     action_repeat: int | None = None,
     frame_stack: int = 1,
     env_processes: int = 0,
+    scale_actions: bool = True,
 ) -> VectorEnvironment:
     """Make ``num_envs`` environments that are stepped together.
 
@@ -69,6 +70,9 @@ def make_vec(
             which repeats actions so often. None: 4 for a game, else 1.
         frame_stack: Newest frames that the policy sees as one observation; the actor stacks them.
         env_processes: Number of worker processes; 0: one for each core of this rank, at least 2.
+        scale_actions: Whether the policy's numbers from -1 to 1 become the range between the
+            finite bounds of a Box of actions, as ``VectorEnvironment.step`` says; else they are
+            only clipped to the bounds.
 
     Returns:
         The environments, not reset yet.
@@ -98,6 +102,7 @@ def make_vec(
         "seeds": seeds,
         "frames_per_step": action_repeat or 1,
         "frame_stack": frame_stack,
+        "scale_actions": scale_actions,
     }
     options = dict(kwargs or {}) | {"max_episode_steps": max_episode_steps}
     if vectorization == "envpool":

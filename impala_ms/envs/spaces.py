@@ -20,6 +20,7 @@ from impala_ms.errors import one_line
 
 MASK = "action_mask"  # key of an observation or an info
 _LISTED_BOUNDS = 64  # a box with more elements is described by a digest of its bounds
+_ENDLESS = 1e30  # a bound beyond it, such as the largest float32, means that there is none
 _PARTS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 
 
@@ -193,6 +194,43 @@ class ObservationLayout:
             )
 
 
+class BoxActions:
+    """Numbers of a policy in the bounds of a Box.
+
+    Args:
+        space: The Box.
+        scale: Whether [-1, 1] becomes the range between two finite bounds. A number with an
+            infinite bound stays as it is. All are clipped to the bounds that they have.
+
+    Attributes:
+        scaled: Of each number, whether it is scaled.
+    """
+
+    def __init__(self, space: Any, scale: bool) -> None:
+        """Work out the affine map."""
+        self._low, self._high = np.asarray(space.low), np.asarray(space.high)
+        # In float64, and halved before the sum: float32 rounds, and the sum could overflow.
+        low, high = self._low.astype(np.float64), self._high.astype(np.float64)
+        finite = (np.abs(low) < _ENDLESS) & (np.abs(high) < _ENDLESS)
+        self.scaled: NDArray[np.bool_] = finite & scale
+        self._least = np.where(self.scaled, -1.0, low)
+        self._most = np.where(self.scaled, 1.0, high)
+        low, high = np.where(self.scaled, low, -1.0), np.where(self.scaled, high, 1.0)
+        self._middle, self._half = low / 2 + high / 2, high / 2 - low / 2
+
+    @property
+    def changes(self) -> bool:
+        """Whether a number between the bounds may become another."""
+        return bool(self._middle.any() or (self._half != 1.0).any())
+
+    def place(self, action: NDArray[Any]) -> NDArray[Any]:
+        """``[E, *shape]`` as sampled to a new array that the space contains."""
+        clipped = np.clip(np.asarray(action, np.float64), self._least, self._most)
+        placed: NDArray[Any] = (self._middle + self._half * clipped).astype(self._low.dtype)
+        placed = np.clip(placed, self._low, self._high)  # rounding may have left them
+        return placed
+
+
 @dataclass(frozen=True)
 class ActionLayout:
     """What a policy samples and what the environment takes.
@@ -202,70 +240,63 @@ class ActionLayout:
         mask_size: Entries of an action mask: n, the sum of all parts, or 0 for a Box.
         num_actions: n of a Discrete space, else 0.
         description: Of the space as plain JSON values.
+        box: How the numbers of a Box are scaled and clipped; None for other spaces.
     """
 
     shape: tuple[int, ...]
     mask_size: int
     num_actions: int
     description: dict[str, Any]
-    _start: NDArray[np.int64] | int | None
-    _bounds: tuple[NDArray[Any], NDArray[Any]] | None
+    box: BoxActions | None
+    _start: NDArray[Any] | int
     _dtype: np.dtype[Any]
     _taken_shape: tuple[int, ...]
 
-    @property
-    def starts_at_0(self) -> bool:
-        """Whether actions are counted as the environment counts them."""
-        return self._start is None
-
     def encode(self, action: NDArray[Any]) -> NDArray[Any]:
-        """``[E, *shape]`` as sampled to ``[E, …]`` as the environments take it.
+        """``[E, *shape]`` as sampled to ``[E, …]`` of the space's type, as environments take it.
+
+        It is a new array: environments may keep it and write into it.
 
         Raises:
             ValueError: If the shape is another.
         """
-        action = np.asarray(action, np.int64 if self._bounds is None else self._dtype)
+        action = np.asarray(action)
         if action.shape[1:] != self.shape:
             raise ValueError(f"actions have shape {action.shape}, not [E, *{self.shape}]")
-        if self._bounds is not None:
-            return np.clip(action, *self._bounds)
-        if self._start is not None:
-            action = action + self._start
-        if self.num_actions:
-            return action
-        if self._dtype != np.int64 or self._taken_shape != self.shape:
-            action = action.astype(self._dtype).reshape(-1, *self._taken_shape)
-        return action
+        if self.box is not None:
+            return self.box.place(action)
+        return (action + self._start).astype(self._dtype).reshape(-1, *self._taken_shape)
 
 
-def action_layout(id: str, space: Any) -> ActionLayout:
+def action_layout(id: str, space: Any, scale: bool = True) -> ActionLayout:
     """The layout of an action space.
+
+    Args:
+        id: The environment, for messages.
+        space: gymnasium's space.
+        scale: Whether the numbers of a Box are scaled to its bounds: see ``BoxActions``.
 
     Raises:
         MakeError: If the space is not supported.
     """
     from gymnasium import spaces
 
-    int64 = np.dtype(np.int64)
     if isinstance(space, spaces.Discrete):
-        n, start = int(space.n), int(space.start)
-        return ActionLayout((), n, n, _describe(space), start or None, None, int64, ())
+        n, dtype = int(space.n), np.dtype(space.dtype)
+        return ActionLayout((), n, n, _describe(space), None, int(space.start), dtype, ())
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-        nvec, starts = space.nvec, np.asarray(space.start, np.int64)
-        moved = starts if starts.any() else None
-        return ActionLayout(
-            nvec.shape, int(nvec.sum()), 0, _describe(space), moved, None, int64, nvec.shape
-        )
+        shape, dtype = space.nvec.shape, np.dtype(space.dtype)
+        entries, starts = int(space.nvec.sum()), np.asarray(space.start, np.int64)
+        return ActionLayout(shape, entries, 0, _describe(space), None, starts, dtype, shape)
     if isinstance(space, spaces.MultiBinary):
         taken = tuple(space.shape)
         parts = math.prod(taken)
         dtype = np.dtype(space.dtype)
-        return ActionLayout((parts,), 2 * parts, 0, _describe(space), None, None, dtype, taken)
+        return ActionLayout((parts,), 2 * parts, 0, _describe(space), None, 0, dtype, taken)
     elements = math.prod(getattr(space, "shape", None) or ())
     if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f" and elements:
-        bounds = np.asarray(space.low), np.asarray(space.high)
-        shape, dtype = tuple(space.shape), np.dtype(space.dtype)
-        return ActionLayout(shape, 0, 0, _describe(space), None, bounds, dtype, shape)
+        box, shape, dtype = BoxActions(space, scale), tuple(space.shape), np.dtype(space.dtype)
+        return ActionLayout(shape, 0, 0, _describe(space), box, 0, dtype, shape)
     raise MakeError(
         f"{id} has the action space {one_line(space)}, but only Discrete, MultiDiscrete of one "
         "dimension, MultiBinary and Box of one float or more are supported: wrap the environment, "

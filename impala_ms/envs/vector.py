@@ -74,13 +74,16 @@ class VectorEnvironment:
         frames_per_step: int = 1,
         frame_stack: int = 1,
         episodic_life: bool = False,
+        scale_actions: bool = True,
     ) -> None:
         """Check the spaces; subclasses hold the environments themselves.
 
         With ``episodic_life`` a fall of the info ``lives`` to another number than 0 is
         ``terminated`` to those who learn; the episode goes on.
         """
-        self._action = action_layout(id, action_space)
+        self._action = action_layout(id, action_space, scale_actions)
+        if scale_actions:
+            self._say_what_is_scaled(id)
         self._layout = ObservationLayout(id, observation_space, self._action.mask_size)
         if self._layout.left_out:
             _log.info("%s: observations without %s", id, ", ".join(self._layout.left_out))
@@ -98,7 +101,6 @@ class VectorEnvironment:
                 f"the observation space {one_line(observation_space)}: set frame_stack to 1"
             )
         self.num_actions = self._action.num_actions
-        self._encodes = not (self.num_actions and self._action.starts_at_0)
         self.frame_stack = frame_stack
         self.frames_per_step = frames_per_step
         self.step_limit = step_limit
@@ -175,8 +177,11 @@ class VectorEnvironment:
 
         Args:
             action: ``[E]`` integers in 0 … n - 1 for Discrete; ``[E, parts]`` for MultiDiscrete,
-                counted from 0, and MultiBinary (0 or 1); ``[E, *shape]`` floats for a Box, which
-                are clipped to its bounds. Ignored where the environment resets in this step.
+                counted from 0, and MultiBinary (0 or 1); ``[E, *shape]`` floats for a Box. A float
+                x between two finite bounds is clipped to [-1, 1], and the environment takes
+                ``low + (x + 1) / 2 * (high - low)``; with an infinite bound, or without
+                ``scale_actions``, it takes x itself, clipped to the bounds. Ignored where the
+                environment resets in this step.
 
         Returns:
             ``(observation, reward, terminated, truncated, first)``: ``[E, …]`` or
@@ -191,10 +196,7 @@ class VectorEnvironment:
             raise RuntimeError(f"{self.id}: reset() comes before the first step()")
         first = self._over
         self._steps += 1
-        if self._encodes:
-            action = self._action.encode(action)
-        else:
-            action = np.asarray(action, np.int64)
+        action = self._action.encode(action)
         observation, reward, terminated, truncated, info = self._step_all(action, first)
 
         self._lengths += ~first
@@ -229,6 +231,20 @@ class VectorEnvironment:
 
     def _step_all(self, action: NDArray[Any], first: NDArray[np.bool_]) -> Rows:
         raise NotImplementedError
+
+    def _say_what_is_scaled(self, id: str) -> None:
+        box = self._action.box
+        if box is None:
+            return
+        if box.changes:
+            _log.info("%s: actions of -1 to 1 are scaled to the bounds of the action space", id)
+        if unscaled := int((~box.scaled).sum()):
+            _log.info(
+                "%s: %d of the %d numbers of an action have an infinite bound and are not scaled",
+                id,
+                unscaled,
+                box.scaled.size,
+            )
 
     def _begin(self, seeds: Sequence[int] | None) -> Observation:
         self._seeds = None

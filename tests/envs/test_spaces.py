@@ -15,7 +15,14 @@ from impala_ms.trajectory import leaf_array, leaves
 from tests.envs import fakes
 
 
-def make(id="SpacesFake-v0", num_envs=1, frame_stack=1, vectorization="sync", **kwargs):
+def make(
+    id="SpacesFake-v0",
+    num_envs=1,
+    frame_stack=1,
+    vectorization="sync",
+    scale_actions=True,
+    **kwargs,
+):
     return make_vec(
         f"tests.envs.fakes:{id}",
         num_envs=num_envs,
@@ -23,6 +30,7 @@ def make(id="SpacesFake-v0", num_envs=1, frame_stack=1, vectorization="sync", **
         kwargs=kwargs,
         frame_stack=frame_stack,
         vectorization=vectorization,
+        scale_actions=scale_actions,
     )
 
 
@@ -200,19 +208,59 @@ class TestActions:
         assert space.contains(taken)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_a_box_is_clipped_here_and_what_was_sampled_is_not_changed(self, dtype):
+    def test_without_scaling_a_box_is_clipped_and_what_was_sampled_is_not_changed(self, dtype):
         low, high = np.array([-1, -np.inf, 0.1], dtype), np.array([1, 2, 0.3], dtype)
         space = spaces.Box(low, high, dtype=dtype)
-        env = make(action_space=space)
-        env.reset()
-        sampled = np.array([[-5, -5, 0.2]], np.float32)
-        env.step(sampled)
-        env.step(np.array([[5, 5, 5]], np.float32))
-        assert sampled.tolist() == np.array([[-5, -5, 0.2]], np.float32).tolist()
-        taken = env._envs[0].unwrapped.taken
+        env = make(action_space=space, scale_actions=False)
+        sampled = np.array([-5, -5, 0.2], np.float32)
+        taken = self.step(env, sampled, [5, 5, 5])
+        assert sampled.tolist() == np.array([-5, -5, 0.2], np.float32).tolist()
         assert taken[0].tolist() == [-1, -5, dtype(np.float32(0.2))]
         assert taken[1].tolist() == [1, 2, dtype(0.3)]
         assert all(space.contains(action) for action in taken)
+
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    def test_numbers_between_finite_bounds_are_scaled_to_them(self, dtype):
+        space = spaces.Box(
+            np.array([100, -1, -np.inf, 0, -np.inf], dtype),
+            np.array([200, 1, 2, np.inf, np.inf], dtype),
+            dtype=dtype,
+        )
+        env = make(action_space=space)
+        sampled = [[0, 0.5, -7, 7, 3], [-1, -9, 0.5, -3, -3], [9, 1, 9, 0.5, 0]]
+        taken = self.step(env, *sampled)
+        assert [action.tolist() for action in taken] == [
+            [150, 0.5, -7, 7, 3],
+            [100, -1, 0.5, 0, -3],
+            [200, 1, 2, 0.5, 0],
+        ]
+        assert all(space.contains(action) for action in taken)
+
+    def test_a_scaled_number_never_leaves_its_bounds(self):
+        random = np.random.default_rng(0)
+        low = random.normal(size=(999,)).astype(np.float32)
+        space = spaces.Box(low, low + np.float32(1e-6))
+        env = make(action_space=space)
+        for action in self.step(env, np.full(999, -1), np.full(999, 1), random.normal(size=999)):
+            assert space.contains(action)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_the_largest_float_as_a_bound_counts_as_none(self, dtype):
+        most = np.finfo(dtype).max
+        env = make(action_space=spaces.Box(-most, most, (1,), dtype))
+        assert self.step(env, [0.5])[0].tolist() == [0.5]
+
+    def test_scaling_is_said_once_and_is_not_part_of_the_spaces(self, caplog):
+        caplog.set_level(logging.INFO)
+        space = spaces.Box(np.array([-1, 0], np.float32), np.array([2, np.inf], np.float32))
+        plain = make(action_space=space, scale_actions=False)
+        assert caplog.messages == []
+        scaled = make(action_space=space, num_envs=3)
+        assert [message.partition("Fake-v0: ")[2] for message in caplog.messages] == [
+            "actions of -1 to 1 are scaled to the bounds of the action space",
+            "1 of the 2 numbers of an action have an infinite bound and are not scaled",
+        ]
+        assert scaled.spaces() == plain.spaces()
 
     def test_an_action_of_another_shape_is_refused(self):
         env = make(action_space=spaces.Box(-1, 1, (2,)))
