@@ -54,7 +54,9 @@ class Normalizer(nn.Cell):
         """Make the statistics those of all rows so far; without a new row they keep their bits.
 
         Args:
-            rows, distances, squares: Of ``sums``, by the mean as it is now.
+            rows: ``[]``, the first of ``sums``, which were taken about the mean as it is now.
+            distances: ``[K]``, the second.
+            squares: ``[K]``, the third.
 
         Source:
             Chan, Golub, LeVeque 1983, Algorithms for computing the sample variance, eq. 2.1,

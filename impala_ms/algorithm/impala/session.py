@@ -18,7 +18,7 @@ from impala_ms.algorithm.impala.checks import check_policy
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import adopt, check_arguments, nothing_left, resolve
+from impala_ms.config import ConfigError, adopt, check_arguments, nothing_left, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder

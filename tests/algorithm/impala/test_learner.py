@@ -529,7 +529,7 @@ def test_learns_from_the_clipped_reward_and_leaves_the_raw_one():
 
 
 def test_statistics_of_observations_count_each_row_once():
-    """The last row is the next unroll's first; a replayed batch and a skipped update count nothing."""
+    """The last row is the next unroll's first; replays and skipped updates do not count."""
     policy = IMPALAPolicy(box(D), Categorical(A), hidden_sizes=[4], normalize_observations=True)
     learner = IMPALALearner(policy, BASE | {"lr": 0.1}, TOTAL_ENV_STEPS)
     batches = [random_batch(2, 3, seed) for seed in (0, 1)]
