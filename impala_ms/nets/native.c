@@ -5,10 +5,13 @@
    outputs): TILE pixels and 2 vectors of 8 outputs stay in registers meanwhile.
    Images may also come as planes, [N, C, H, W]: then there are C images of one channel to sum over.
 
-   Each exported function has the signature that MindSpore asks for and returns 0. */
+   Each exported function has the signature that MindSpore asks for. It returns 0; or, where there is
+   no memory, ENOMEM, at which MindSpore raises. */
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,29 +32,37 @@ void set_threads(int number) {
     threads = number < 1 ? 1 : number > MOST_THREADS ? MOST_THREADS : number;
 }
 
+/* MindSpore's message has only the number */
+static int no_memory(void) {
+    fputs("impala_ms: the kernels of native.c want more memory than there is\n", stderr);
+    return ENOMEM;
+}
+
 /* ---- images in pieces, shared out among threads ---- */
 
-typedef void (*work_on)(const void *call, int64_t from, int64_t to, int64_t piece);
+typedef int (*work_on)(const void *call, int64_t from, int64_t to, int64_t piece);
 typedef struct {
     work_on work;
     const void *call;
     int64_t images, length; /* of a piece */
     _Atomic int64_t next;
+    _Atomic int failure; /* of a piece, or 0 */
 } job;
 
 static void *do_pieces(void *given) {
     job *j = given;
     for (int64_t piece; (piece = j->next++) * j->length < j->images;) {
         const int64_t from = piece * j->length, to = from + j->length;
-        j->work(j->call, from, to < j->images ? to : j->images, piece);
+        const int failure = j->work(j->call, from, to < j->images ? to : j->images, piece);
+        if (failure) j->failure = failure;
     }
     return NULL;
 }
 
 /* A thread takes a piece as soon as it has ended one: MindSpore's own threads, which wait spinning,
-   slow some of them down. */
-static void each(int64_t images, int64_t length, work_on work, const void *call) {
-    job j = {work, call, images, length, 0};
+   slow some of them down. Where a thread cannot be started, the others take its pieces. */
+static int each(int64_t images, int64_t length, work_on work, const void *call) {
+    job j = {work, call, images, length, 0, 0};
     pthread_t started[MOST_THREADS];
     int number = 0;
     while (number + 1 < threads && (number + 1) * length < images &&
@@ -59,6 +70,7 @@ static void each(int64_t images, int64_t length, work_on work, const void *call)
         number++;
     do_pieces(&j);
     while (number > 0) pthread_join(started[--number], NULL);
+    return j.failure;
 }
 
 /* short enough that no thread waits for long, long enough that the sharing costs nothing */
@@ -177,13 +189,15 @@ static void convolve_image(const conv *v, const float *image, float *y, int64_t 
         }
 }
 
-static void convolve_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int convolve_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const conv *v = call;
     const int64_t row = v->out_w * v->out;
     float *room = room_for(v);
+    if (!room) return no_memory();
     for (int64_t n = from; n < to; n++)
         convolve_image(v, padded(v, n, room), v->y + n * v->out_h * row, v->out, row);
     free(room);
+    return 0;
 }
 
 /* place among the weights [O, C, k, k] of what is number i of a window of x */
@@ -191,10 +205,11 @@ static int64_t place(const conv *v, int64_t i) {
     return v->c == 1 ? i : i % v->c * v->k * v->k + i / v->c;
 }
 
-/* weights [O, C, k, k] in the order in which tile reads them */
+/* weights [O, C, k, k] in the order in which tile reads them; NULL without memory */
 static float *packed(const conv *v, const float *weights) {
     const int64_t window = weights_of(v) / v->out;
     float *result = malloc(weights_of(v) * sizeof(float)), *to = result;
+    if (!result) return NULL;
     for (int64_t o = 0; o < v->out; o += OUTPUTS)
         for (int64_t i = 0; i < window; i++)
             for (int64_t q = o; q < o + OUTPUTS; q++) *to++ = weights[q * window + place(v, i)];
@@ -205,10 +220,11 @@ static float *packed(const conv *v, const float *weights) {
 API(convolve) {
     conv v = describe(data[0], shapes[0], types[0], data[3], shapes[1][2], shapes[1][0]);
     float *weights = packed(&v, data[1]);
+    if (!weights) return no_memory();
     v.weights = weights, v.bias = data[2], v.y = data[4];
-    each(shapes[0][0], piece_of(shapes[0][0]), convolve_images, &v);
+    const int failure = each(shapes[0][0], piece_of(shapes[0][0]), convolve_images, &v);
     free(weights);
-    return 0;
+    return failure;
 }
 
 typedef struct {
@@ -218,13 +234,14 @@ typedef struct {
 
 /* Pixels of x whose places have the same remainder by the stride make an image of their own. Its
    gradient is a convolution of the gradient of y with every stride-th of the turned weights. */
-static void convolve_images_by_x(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int convolve_images_by_x(const void *call, int64_t from, int64_t to, int64_t piece) {
     const turned_conv *t = call;
     const conv *f = &t->forward;
     const int64_t s = f->stride, taps = f->k / s;
     conv v = {.planes = 1, .h = f->out_h, .w = f->out_w, .c = f->out, .k = taps, .stride = 1,
               .padding = taps - 1 - f->padding, .out = f->c, .x = t->gradient};
     float *room = room_for(&v);
+    if (!room) return no_memory();
     for (int64_t n = from; n < to; n++) {
         const float *image = padded(&v, n, room);
         const float *x = f->x + n * size_of(f);
@@ -243,12 +260,15 @@ static void convolve_images_by_x(const void *call, int64_t from, int64_t to, int
             for (int64_t j = 0; j < size_of(f); j++) y[j] = x[j] > 0 ? y[j] : 0;
     }
     free(room);
+    return 0;
 }
 
-/* the same for each of these images: every stride-th of the weights, turned, from y to x */
+/* the same for each of these images: every stride-th of the weights, turned, from y to x; NULL
+   without memory */
 static float *turned(const conv *v, const float *weights) {
     const int64_t k = v->k, s = v->stride, c = v->c, out = v->out;
     float *result = malloc(weights_of(v) * sizeof(float)), *to = result;
+    if (!result) return NULL;
     for (int64_t a = 0; a < s; a++)
         for (int64_t b = 0; b < s; b++)
             for (int64_t p = 0; p < c; p += OUTPUTS)
@@ -265,11 +285,12 @@ static float *turned(const conv *v, const float *weights) {
 API(convolve_by_x) {
     conv v = describe(data[2], shapes[2], types[2], data[3], shapes[1][2], shapes[1][0]);
     float *weights = turned(&v, data[1]);
+    if (!weights) return no_memory();
     v.y = data[4];
     turned_conv call = {v, data[0], weights};
-    each(shapes[0][0], piece_of(shapes[0][0]), convolve_images_by_x, &call);
+    const int failure = each(shapes[0][0], piece_of(shapes[0][0]), convolve_images_by_x, &call);
     free(weights);
-    return 0;
+    return failure;
 }
 
 /* sums over the windows of a row: of `length` neighbours in x times 16 outputs' gradients */
@@ -290,11 +311,12 @@ ALWAYS void outer(const conv *v, const float *x, const float *gradient, float *s
         for (int i = 0; i < 2; i++) *(vec *)(sums + r * out + i * LANES) = s[r][i];
 }
 
-static void outer_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int outer_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const conv *v = call;
     const int64_t row = padded_w(v) * v->c, run = v->k * v->c;
     float *room = room_for(v), *sums = v->sums + piece * (weights_of(v) + v->out);
     float *bias_sums = sums + weights_of(v);
+    if (!room) return no_memory();
     for (int64_t n = from; n < to; n++) {
         const float *image = padded(v, n, room);
         for (int64_t i = 0; i < v->out_h; i++) {
@@ -313,6 +335,7 @@ static void outer_images(const void *call, int64_t from, int64_t to, int64_t pie
         }
     }
     free(room);
+    return 0;
 }
 
 /* gradient of y, x, how -> gradients of the weights and the bias */
@@ -321,7 +344,8 @@ API(convolve_by_weights) {
     const int64_t window = weights_of(&v) / v.out, size = weights_of(&v) + v.out;
     float *by_weights = data[3];
     v.y = data[0], v.sums = calloc(threads * size, sizeof(float));
-    each(shapes[0][0], share_of(shapes[0][0]), outer_images, &v);
+    if (!v.sums) return no_memory();
+    const int failure = each(shapes[0][0], share_of(shapes[0][0]), outer_images, &v);
     for (int64_t t = 1; t < threads; t++)
         for (int64_t i = 0; i < size; i++) v.sums[i] += v.sums[t * size + i];
     for (int64_t i = 0; i < window; i++)
@@ -329,7 +353,7 @@ API(convolve_by_weights) {
             by_weights[o * window + place(&v, i)] = v.sums[i * v.out + o];
     memcpy(data[4], v.sums + weights_of(&v), v.out * sizeof(float));
     free(v.sums);
-    return 0;
+    return failure;
 }
 
 /* ---- the maximum of 3x3 pixels at every second place, padded as TensorFlow's SAME ---- */
@@ -352,7 +376,7 @@ ALWAYS void places(int64_t i, int64_t size, int64_t *from, int64_t *to) {
     *to = start + 3 > size ? size : start + 3;
 }
 
-static void pool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int pool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const pooling *v = call;
     for (int64_t n = from; n < to; n++)
         for (int64_t i = 0; i < v->out_h; i++)
@@ -369,12 +393,14 @@ static void pool_images(const void *call, int64_t from, int64_t to, int64_t piec
                             y[c] = value > y[c] || value != value ? value : y[c];
                         }
             }
+    return 0;
 }
 
-static void unpool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int unpool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const pooling *v = call;
     const int64_t size = v->h * v->w * v->c;
     float *left_over = malloc(v->c * sizeof(float));
+    if (!left_over) return no_memory();
     for (int64_t n = from; n < to; n++) {
         memset(v->result + n * size, 0, size * sizeof(float));
         for (int64_t i = 0; i < v->out_h; i++)
@@ -399,22 +425,21 @@ static void unpool_images(const void *call, int64_t from, int64_t to, int64_t pi
             }
     }
     free(left_over);
+    return 0;
 }
 
 /* x -> y [N, (H + 1) / 2, (W + 1) / 2, C] */
 API(pool) {
     pooling v = describe_pooling(shapes[0]);
     v.x = data[0], v.result = data[1];
-    each(shapes[0][0], piece_of(shapes[0][0]), pool_images, &v);
-    return 0;
+    return each(shapes[0][0], piece_of(shapes[0][0]), pool_images, &v);
 }
 
 /* gradient of y, x, y -> gradient of x */
 API(pool_by_x) {
     pooling v = describe_pooling(shapes[1]);
     v.gradient = data[0], v.x = data[1], v.y = data[2], v.result = data[3];
-    each(shapes[1][0], piece_of(shapes[1][0]), unpool_images, &v);
-    return 0;
+    return each(shapes[1][0], piece_of(shapes[1][0]), unpool_images, &v);
 }
 
 /* ---- the steps of an LSTM; rows of a batch go through all of them, apart from each other ---- */
@@ -453,12 +478,13 @@ static conv product(int64_t rows, int64_t from, int64_t to, const float *weights
                   .out_w = rows, .out = to, .weights = weights};
 }
 
-static void remember_rows(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int remember_rows(const void *call, int64_t from, int64_t to, int64_t piece) {
     const lstm *v = call;
     const int64_t size = v->size;
     const conv recur = product(to - from, size, 4 * size, v->weights);
-    float *before = malloc((to - from) * size * sizeof(float));
-    float *sums = malloc((to - from) * 4 * size * sizeof(float));
+    float *before = malloc((to - from) * 5 * size * sizeof(float));
+    if (!before) return no_memory();
+    float *sums = before + (to - from) * size;
     for (int64_t t = 0; t < v->steps; t++) {
         const float *hidden = t ? v->outputs + (t - 1) * v->rows * size : v->hidden;
         const float *cells = t ? v->memory + (t - 1) * v->rows * size : v->cells;
@@ -484,7 +510,8 @@ static void remember_rows(const void *call, int64_t from, int64_t to, int64_t pi
             }
         }
     }
-    free(before), free(sums);
+    free(before);
+    return 0;
 }
 
 /* gates [T, B, 4 H], keep [T, B, 1], hidden, cells [B, H], weights [4 H, H]
@@ -493,20 +520,22 @@ API(remember) {
     const int64_t size = shapes[2][1];
     const conv recur = product(1, size, 4 * size, NULL);
     float *weights = packed(&recur, data[4]);
+    if (!weights) return no_memory();
     lstm v = {.steps = shapes[0][0], .rows = shapes[0][1], .size = size, .gates = data[0],
               .keep = data[1], .hidden = data[2], .cells = data[3], .weights = weights,
               .outputs = data[5], .memory = data[6], .opened = data[7], .contents = data[8],
               .squashed = data[9]};
-    each(v.rows, share_of(v.rows), remember_rows, &v);
+    const int failure = each(v.rows, share_of(v.rows), remember_rows, &v);
     free(weights);
-    return 0;
+    return failure;
 }
 
-static void remember_rows_by_gates(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int remember_rows_by_gates(const void *call, int64_t from, int64_t to, int64_t piece) {
     const lstm *v = call;
     const int64_t size = v->size;
     const conv recur = product(to - from, 4 * size, size, v->weights);
     float *sums = malloc((to - from) * size * sizeof(float));
+    if (!sums) return no_memory();
     memset(v->by_hidden + from * size, 0, (to - from) * size * sizeof(float));
     memset(v->by_cells + from * size, 0, (to - from) * size * sizeof(float));
     for (int64_t t = v->steps - 1; t >= 0; t--) {
@@ -538,6 +567,7 @@ static void remember_rows_by_gates(const void *call, int64_t from, int64_t to, i
                 v->by_hidden[b * size + i] = v->keep[t * v->rows + b] * sums[(b - from) * size + i];
     }
     free(sums);
+    return 0;
 }
 
 /* gradients of outputs and memory, keep, cells, weights, memory, opened, contents, squashed
@@ -546,11 +576,12 @@ API(remember_by_gates) {
     const int64_t size = shapes[3][1];
     const conv recur = product(1, size, 4 * size, NULL);
     float *weights = turned(&recur, data[4]);
+    if (!weights) return no_memory();
     lstm v = {.steps = shapes[0][0], .rows = shapes[0][1], .size = size, .by_outputs = data[0],
               .by_memory = data[1], .keep = data[2], .cells = data[3], .weights = weights,
               .memory = data[5], .opened = data[6], .contents = data[7], .squashed = data[8],
               .by_gates = data[9], .by_hidden = data[10], .by_cells = data[11]};
-    each(v.rows, share_of(v.rows), remember_rows_by_gates, &v);
+    const int failure = each(v.rows, share_of(v.rows), remember_rows_by_gates, &v);
     free(weights);
-    return 0;
+    return failure;
 }

@@ -1,6 +1,7 @@
 """The kernels of ``native.c`` against NumPy in float64, and how they come to be compiled."""
 
 import ctypes
+import errno
 import logging
 import os
 import subprocess
@@ -160,6 +161,128 @@ def test_threads_change_no_result():
     library.set_threads(1)
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+FAILING = """
+#include <pthread.h>
+#include <stdlib.h>
+static _Atomic int calls, taken;
+static int failing; /* the call that fails, counted from 1; 0: none */
+static int threads_fail;
+void fail(int call, int threads) { failing = call, calls = 0, taken = 0, threads_fail = threads; }
+int calls_made(void) { return calls; }
+int left_behind(void) { return taken; }
+static void *counted(void *memory) {
+    if (++calls == failing) { free(memory); return NULL; }
+    taken++;
+    return memory;
+}
+static void give_back(void *memory) { if (memory) taken--; free(memory); }
+static int start(pthread_t *thread, void *(*function)(void *), void *given) {
+    return threads_fail ? 11 : pthread_create(thread, NULL, function, given);
+}
+#define malloc(size) counted(malloc(size))
+#define calloc(count, size) counted(calloc(count, size))
+#define free give_back
+#define pthread_create(thread, options, function, given) start(thread, function, given)
+"""
+X, GRADIENT = (5, 6, 6, 16), (5, 6, 6, 32)
+HOW = np.float32([1, 1, 1, 0, 1, 0])  # stride 1, padding 1, ReLU
+ROWS = (3, 5, 16)  # T, B, H
+OPENED = (3, 5, 48)
+# of each function the inputs, arrays or shapes, and the shapes of the results
+FUNCTIONS = {
+    "convolve": ([X, (32, 16, 3, 3), (32,), HOW], [GRADIENT]),
+    "convolve_by_x": ([GRADIENT, (32, 16, 3, 3), X, HOW], [X]),
+    "convolve_by_weights": ([GRADIENT, X, HOW], [(32, 16, 3, 3), (32,)]),
+    "pool": ([X], [(5, 3, 3, 16)]),
+    "pool_by_x": ([(5, 3, 3, 16), X, (5, 3, 3, 16)], [X]),
+    "remember": (
+        [(3, 5, 64), (3, 5, 1), (5, 16), (5, 16), (64, 16)],
+        [ROWS, ROWS, OPENED, ROWS, ROWS],
+    ),
+    "remember_by_gates": (
+        [ROWS, ROWS, (3, 5, 1), (5, 16), (64, 16), ROWS, OPENED, ROWS, ROWS],
+        [(3, 5, 64), (5, 16), (5, 16)],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory):
+    """A library whose memory and threads can be made to fail, and its path."""
+    folder = tmp_path_factory.mktemp("failing")
+    header = folder / "failing.h"
+    header.write_text(FAILING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        path = native.load(f"cc -include {header}")
+    return ctypes.CDLL(path), path
+
+
+def call(library, name):
+    """Call a function as MindSpore does: what it returns, and its results."""
+    inputs, outputs = FUNCTIONS[name]
+    rng = np.random.default_rng(0)
+    arrays = [
+        x if isinstance(x, np.ndarray) else rng.normal(size=x).astype(np.float32) for x in inputs
+    ]
+    results = [np.full(shape, np.nan, np.float32) for shape in outputs]
+    arrays += results
+    count = len(arrays)
+    shapes = [(ctypes.c_int64 * array.ndim)(*array.shape) for array in arrays]
+    code = getattr(library, name)(
+        ctypes.c_int(count),
+        (ctypes.c_void_p * count)(*(array.ctypes.data for array in arrays)),
+        (ctypes.c_int * count)(*(array.ndim for array in arrays)),
+        (ctypes.POINTER(ctypes.c_int64) * count)(*shapes),
+        (ctypes.c_char_p * count)(*[b"float32"] * count),
+        None,
+        None,
+    )
+    return code, results
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_function_without_memory_says_so_and_leaves_none_behind(failing, capfd, name, threads):
+    library, _ = failing
+    library.set_threads(threads)
+    library.fail(0, 0)
+    code, wanted = call(library, name)
+    allocations = library.calls_made()
+    assert code == library.left_behind() == 0
+    assert (allocations > 0) == (name != "pool")  # which needs none
+    for number in range(1, allocations + 1):
+        library.fail(number, 0)
+        assert call(library, name)[0] == errno.ENOMEM
+        assert library.left_behind() == 0
+        assert "want more memory than there is" in capfd.readouterr().err
+    library.fail(0, 0)
+    for result, expected in zip(call(library, name)[1], wanted, strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_threads_that_cannot_be_started_are_done_without(failing, name):
+    library, _ = failing
+    library.set_threads(3)
+    library.fail(0, 0)
+    _, wanted = call(library, name)
+    library.fail(0, 1)
+    code, results = call(library, name)
+    assert code == 0
+    for result, expected in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_mindspore_raises_where_a_kernel_has_no_memory(failing):
+    library, path = failing
+    cell = native.Convolve(path, kernel=3)
+    shapes = (2, 4, 4, 16), (16, 16, 3, 3), (16,)
+    library.fail(1, 0)
+    with pytest.raises(RuntimeError, match=rf"\(convolve\) is {errno.ENOMEM}"):
+        cell(*(ms.Tensor(np.ones(shape, np.float32)) for shape in shapes))
 
 
 @pytest.fixture
