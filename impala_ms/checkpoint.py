@@ -6,6 +6,7 @@ unpickled), and ``checkpoints/best.ckpt``, the weights of the best evaluation.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ BEST = "best.ckpt"
 # Always the same name: what a killed process left behind is written over by the next.
 UNFINISHED = ".unfinished.ckpt"
 CHECK_SUM = b"crc_num"  # followed by 10 bytes, at the end of the file
+# What a file system answers that does not know fsync, or not for folders (CIFS, FUSE, vboxsf).
+NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EROFS, errno.EBADF}
 
 
 class CheckpointError(RuntimeError):
@@ -47,25 +50,55 @@ def save(folder, name, parameters, state):
     path, temporary = folder / name, folder / UNFINISHED
     try:
         folder.mkdir(exist_ok=True)  # without its parents: a run folder that is gone stays so
-        ms.save_checkpoint(
-            [{"name": key, "data": ms.Tensor(value)} for key, value in parameters.items()],
-            str(temporary),
-            append_dict={STATE: json.dumps(state)},
-            crc_check=True,
-        )
-        temporary.chmod(0o666 & ~_umask())  # MindSpore makes it readable by the owner alone
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        with _fixed_permissions():
+            ms.save_checkpoint(
+                [{"name": key, "data": ms.Tensor(value)} for key, value in parameters.items()],
+                str(temporary),
+                append_dict={STATE: json.dumps(state)},
+                crc_check=True,
+            )
+            os.chmod(temporary, 0o666 & ~_umask())  # MindSpore has it readable by the owner alone
+        _sync(temporary)
         temporary.replace(path)
-        folder_descriptor = os.open(folder, os.O_RDONLY)
-        os.fsync(folder_descriptor)
-        os.close(folder_descriptor)
+        with contextlib.suppress(OSError):  # the checkpoint is whole, and has its name
+            _sync(folder)
     except (OSError, RuntimeError) as error:
         for unfinished in (temporary, temporary.with_suffix(".tmp")):  # MindSpore writes the latter
             with contextlib.suppress(OSError):
                 unfinished.unlink()
         raise CheckpointError(f"cannot write the checkpoint {path}: {error}") from error
     return path
+
+
+@contextlib.contextmanager
+def _fixed_permissions():
+    """Let ``chmod`` fail, as on file systems where all files have the same permissions.
+
+    MindSpore calls it before and after it writes, and takes the failure for one of writing.
+    """
+    change = os.chmod
+
+    def try_to_change(*arguments, **options):
+        with contextlib.suppress(OSError):
+            change(*arguments, **options)
+
+    os.chmod = try_to_change
+    try:
+        yield
+    finally:
+        os.chmod = change
+
+
+def _sync(path):
+    """Have a file or folder written to the disk, if its file system can be told to."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FSYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _umask():
@@ -137,6 +170,11 @@ def latest(folder):
     raise CheckpointError(f"no whole checkpoint in {folder}")
 
 
+def of_network(saved, names):
+    """Of what a checkpoint holds, ``{name: array}``, the part of a network: not the optimiser's."""
+    return {name: saved[name] for name in names if name in saved}
+
+
 def restore(parameters, saved, path):
     """Put saved values into parameters, before any compiled code has used them.
 
@@ -155,7 +193,7 @@ def restore(parameters, saved, path):
             raise CheckpointError(
                 f"the checkpoint {path} is of another network: {name} is "
                 f"{there.get(name, 'nothing')} there and {here.get(name, 'nothing')} here; "
-                "resume with the configuration it was made with"
+                "give the settings that it was made with"
             )
     for name, parameter in parameters.items():
         # not ascontiguousarray: it would make a scalar one-dimensional

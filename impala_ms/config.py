@@ -5,7 +5,8 @@ with the ``config.json`` from which every rank reads the same values back.
 
 A value is addressed by its path: ``learner.lr`` is ``lr`` of ``learner_params`` (a section),
 ``actor.number`` is ``number`` of ``actor`` in ``algorithm_config`` (a part). Later wins:
-config.py, ``--config FILE``, ``--set path=value``, ``--key value``.
+config.py, ``--config FILE``, ``--set path=value``, ``--key value``. What is None after that, and
+stands in ``automatic`` of config.py, is chosen by the kind of environment.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ import math
 import operator
 import os
 import re
+import shutil
 import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from impala_ms.envs import ids
 from impala_ms.errors import describe, text_of
 from impala_ms.imports import FILE_MODULE, add_import_folder, import_file
 
@@ -44,6 +47,7 @@ SECTIONS = (
 )
 TABLE_BEGIN, TABLE_END = "<!-- config table: begin -->", "<!-- config table: end -->"
 _NEXT = ".next.json"  # ends the name of what is to become config.json
+FORMAT = 2  # of config.json; 1 had no number
 _RUN_FILES = re.compile(r"(config|meta|status)(\.\w+)?\.json|worker_\d+\.txt|events\.out\..*")
 _locks: dict[Path, TextIO] = {}  # held until this process ends
 
@@ -74,7 +78,10 @@ class Config:
     algorithm_config: dict[str, dict[str, Any]]
     actors: int
     resume: str | None = None
-    epoch: int = 0  # how often the run was resumed; of it come the seeds
+    fork_of: str | None = None  # the run whose checkpoints are copied, to go on with the copy
+    epoch: int = 0  # how often the run was resumed; the seeds depend on it
+    chosen: dict[str, str] = field(default_factory=dict)  # path of a key that was None: why so
+    folders: tuple[str, ...] = ()  # where the commands were given: modules are looked for there
 
     @property
     def unrolls_per_batch(self) -> int:
@@ -83,18 +90,18 @@ class Config:
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as plain JSON, for `from_json`; classes become references."""
-        data = {field: getattr(self, field) for field in self.__dataclass_fields__}
+        data = {name: getattr(self, name) for name in self.__dataclass_fields__}
         data["algorithm_config"] = {
             # The values stand once, in their section; the part only names it.
             name: {**part, "type": reference(part["type"]), "params": _section_of(part, data)}
             for name, part in self.algorithm_config.items()
         }
-        return copy.deepcopy(data)
+        return copy.deepcopy({"format": FORMAT} | data)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Config:
         """The configuration that `to_json` gave; it is not checked again."""
-        fields = copy.deepcopy(dict(data))
+        fields = _in_this_format(copy.deepcopy(dict(data)))
         for part in fields["algorithm_config"].values():
             part["params"] = fields.get(part["params"])
         return cls(**fields)
@@ -124,23 +131,60 @@ class Config:
 
     def describe(self) -> str:
         """All values, those that differ from config.py marked ``*``, and the derived sizes."""
-        draft = _Draft(self.algorithm)
-        draft.fill_eval_env()
-        draft.fill_batch_size(self.actors, self.collect_env_params["num_envs"])
+        draft = self._defaults()
         lines = [f"{self.algorithm}: 1 learner + {_count(self.actors, 'actor')}"]
         for path, value in _flatten(self.__dict__, self.algorithm_config):
             default = draft.values.get(path)
             unit = draft.keys[path].unit if path in draft.keys else ""
             note = "" if value == default else f"(config.py: {_show(default)})"
-            line = f"{'*' if note else ' '} {path:33} {_show(value):20} {unit}  {note}"
-            lines.append(line.rstrip())
+            if path in self.chosen:
+                note = f"({self.chosen[path]})"
+            mark = "*" if note and path not in self.chosen else " "
+            lines.append(f"{mark} {path:33} {_show(value):20} {unit}  {note}".rstrip())
+        return "\n".join([*lines, self._batch()])
+
+    def summary(self) -> str:
+        """What matters at the start: who plays what, the batch, and what is not as in config.py."""
+        collect, draft = self.collect_env_params, self._defaults()
+        games = _count(collect["num_envs"], "environment")
+        each = " each" if self.actors > 1 else ""
+        lines = [
+            f"{self.algorithm} on {collect['id']}: 1 learner + {_count(self.actors, 'actor')}, "
+            f"{games}{each}",
+            self._batch(),
+        ]
+        for why in dict.fromkeys(self.chosen.values()):
+            paths = [path for path, reason in self.chosen.items() if reason == why]
+            values = dict(_flatten(self.__dict__, self.algorithm_config))
+            chosen = ", ".join(f"{path} {_show(values[path])}" for path in paths)
+            lines.append(f"chosen, since {why}: {chosen}")
+        differing = [
+            f"{path} {_show(value)} (was {_show(draft.values.get(path))})"
+            for path, value in _flatten(self.__dict__, self.algorithm_config)
+            if value != draft.values.get(path)
+            and path not in self.chosen
+            and not path.startswith("eval_env.")
+            and path not in ("collect_env.id", "trainer.run_dir")
+        ]
+        if differing:
+            lines.append(f"changed from config.py: {', '.join(differing)}")
+        return "\n".join(lines)
+
+    def _batch(self) -> str:
         batch, unroll = self.trainer_params["batch_size"], self.trainer_params["unroll_length"]
-        lines.append(
+        return (
             f"S = batch_size / num_envs = {batch} / {self.collect_env_params['num_envs']} ="
             f" {_count(self.unrolls_per_batch, 'unroll')} per update: unroll_length x batch_size ="
             f" {unroll} x {batch} = {unroll * batch} env steps"
         )
-        return "\n".join(lines)
+
+    def _defaults(self) -> _Draft:
+        """What config.py gives for as many actors."""
+        draft = _Draft(self.algorithm)
+        draft.choose(self.collect_env_params["id"])
+        draft.fill_eval_env()
+        draft.fill_batch_size(self.actors, self.collect_env_params["num_envs"])
+        return draft
 
 
 def of_run(folder: Path) -> Config:
@@ -153,9 +197,11 @@ def of_run(folder: Path) -> Config:
     if not file.is_file():
         raise ConfigError(f"{folder} is no run folder: it holds no config.json")
     config = Config.read(file)
+    for start in config.folders:
+        add_import_folder(Path(start))
     draft = _Draft(config.algorithm)
     draft.put_config(config, file)
-    return draft.finish(None, None)
+    return draft.finish(None)
 
 
 def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
@@ -174,9 +220,8 @@ def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
         raise SystemExit(0)
     draft = _Draft(algorithm)
     options = draft.read_options(argv)
-    resume = str(Path(options["resume"][-1]).absolute()) if "resume" in options else None
-    if resume is not None:
-        draft.read_run(Path(resume))
+    if "resume" in options:
+        draft.read_run(Path(options["resume"][-1]).absolute())
     for file in options.get("config", ()):
         draft.read_file(Path(file))
     if "env" in options:
@@ -190,7 +235,7 @@ def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
     for name, path in draft.named.items():
         for text in options.get(name, ()):
             draft.put(path, text, f"--{name}")
-    return draft.finish(ranks, resume)
+    return draft.finish(ranks)
 
 
 class Key(NamedTuple):
@@ -205,6 +250,7 @@ class Key(NamedTuple):
     def takes(self) -> str:
         """The allowed values in words."""
         type_, _, optional = self.type.partition(" | ")
+        type_ = "str" if type_ == "reference" else type_
         words = f"{type_} {'in ' * str(self.allowed).startswith('[')}{self.allowed}".rstrip()
         if type_ == "class":
             words = "a class, module:Class or file.py:Class"
@@ -215,7 +261,8 @@ class Key(NamedTuple):
     def convert(self, value: Any) -> Any:
         """The value in the key's type, or an exception if it is not allowed."""
         type_, _, optional = self.type.partition(" | ")
-        if optional and (value is None or value in ("None", "none", "null")):
+        chosen = isinstance(self.allowed, list) and value in self.allowed  # it may be named "none"
+        if optional and not chosen and (value is None or value in ("None", "none", "null")):
             return None
         item_type = type_.removeprefix("list of ")
         if item_type == type_:
@@ -250,17 +297,21 @@ def _convert(value: Any, type_: str) -> Any:
             value = int(value) if re.fullmatch(r"[-+]?[\d_]+", value) else float(value)
         if math.isfinite(value) and (type_ == "float" or value == int(value)):  # 1e6 is an int
             return float(value) if type_ == "float" else int(value)
-    if type_ == "str" and isinstance(value, str) and value:
-        return value
+    if type_ in ("str", "reference") and isinstance(value, str) and value:
+        return _from_anywhere(value) if type_ == "reference" else value
     if type_ == "dict" and isinstance(value, Mapping):
         return _plain(value)
     if type_ == "class":
         module, _, name = reference(value).rpartition(":")
-        if module.endswith(".py") and name and isinstance(value, str):
-            return f"{Path(module).resolve(strict=True)}:{name}"
         if module and name:
-            return value
+            return _from_anywhere(value) if isinstance(value, str) else value
     raise TypeError(f"{value!r} is not {type_}")
+
+
+def _from_anywhere(value: str) -> str:
+    """The same with the path of a file in full, so that it is found from any folder."""
+    module, _, name = value.rpartition(":")
+    return f"{Path(module).resolve(strict=True)}:{name}" if module.endswith(".py") else value
 
 
 def _plain(value: Any) -> Any:
@@ -294,8 +345,33 @@ class _Unfit(TypeError):
 _PART_KEYS = {
     "number": Key("int | None", "", ">= 1", "how many; None: one per rank beside the learner"),
     "type": Key("class", "", "", "imported only by the ranks that need it"),
-    "networks": Key("list of str", "", "", "names of the networks it works with"),
 }
+
+
+def _in_this_format(data: dict[str, Any]) -> dict[str, Any]:
+    """What ``config.json`` says, with the old meaning of keys that an older format lacks.
+
+    Raises:
+        ValueError: If it was written by a later version.
+    """
+    written = data.pop("format", 1)
+    if written not in range(1, FORMAT + 1):
+        raise ValueError(f"it has format {written!r}, and this version knows 1 to {FORMAT}")
+    if written == 1:
+        data["collect_env_params"].setdefault("scale_actions", False)
+        data["eval_env_params"].setdefault("scale_actions", False)
+        for part in data["algorithm_config"].values():
+            for key in ("networks", "number"):  # these said nothing, but for actor and learner
+                if key == "networks" or part.get("type", "").endswith(":make_vec"):
+                    part.pop(key, None)
+    data["folders"] = tuple(data.get("folders", ()))
+    return data
+
+
+# What a run that goes on cannot change: its checkpoint would not fit, or mean something else.
+_KEPT_BY_A_RUN = re.compile(
+    r"learner\.optimizer|network\.(?!options$)\w+|collect_env\.(frame_stack|scale_actions)"
+)
 
 
 class _Draft:
@@ -306,8 +382,12 @@ class _Draft:
         self.problems: list[str] = []
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
-        self.epoch = 0
+        self.chosen: dict[str, str] = {}
+        self.resume: Path | None = None
+        self.run: Config | None = None  # the one that is resumed
+        self.run_files: list[str] = []  # config.json of runs: of another version, perhaps
         defaults = vars(_import_defaults(algorithm))
+        self.automatic: dict[str, dict[str, Any]] = defaults["automatic"]
         self.parts: dict[str, dict[str, Any]] = defaults["algorithm_config"]
         self.sections = {name: _section_of(part, defaults) for name, part in self.parts.items()}
         self.keys = {path: Key(*entry) for path, entry in _flatten(defaults["schema"], {})}
@@ -330,6 +410,11 @@ class _Draft:
         path = f"{head.removesuffix('_params')}.{key}"
         if path not in self.keys or (below and not self.keys[path].type.startswith("dict")):
             path = ".".join([path, *below]).rstrip(".")
+            if origin in self.run_files:
+                log.warning(
+                    "%s has the key %s = %r, which is not known any more", origin, path, value
+                )
+                return
             self.problems.append(f"unknown key {path} ({origin}): {self._suggest(path)}")
             return
         if isinstance(value, str) and self.keys[path].type.startswith(("dict", "list")):
@@ -340,6 +425,7 @@ class _Draft:
                 return
         self.values[path] = _nest(self.values.get(path), below, value)
         self.origins[path] = origin
+        self.chosen.pop(path, None)
 
     def put_all(self, given: Any, origin: str) -> None:
         """Take sections, by their name with or without ``_params``, and ``algorithm_config``."""
@@ -363,8 +449,12 @@ class _Draft:
                 self.problems.append(f"unknown section {name} ({origin}): {near}")
 
     def put_config(self, config: Config, file: Path) -> None:
-        """Take the configuration that a run wrote into a file."""
-        self.put_all(_dicts(config.to_json()), str(file))
+        """Take the configuration that a run wrote into a file, perhaps by another version."""
+        self.run_files.append(str(file))
+        given = config.to_json()
+        names = (*SECTIONS, "algorithm_config")
+        self.put_all({name: given[name] for name in names}, str(file))
+        self.chosen = dict(config.chosen)
 
     def _entries(self, name: str, entries: Any, origin: str) -> Iterable[tuple[str, Any]]:
         if isinstance(entries, Mapping):
@@ -430,11 +520,11 @@ class _Draft:
             self.problems.append(f"--resume {folder}: holds no checkpoint, start a new run instead")
         else:
             try:
-                run = Config.read(file)
-                self.epoch = run.epoch + 1
-                self.put_config(run, file)
+                self.run = Config.read(file)
+                self.put_config(self.run, file)
             except ConfigError as error:
                 self.problems.append(f"--resume: {error}")
+        self.resume = folder
         self.put("trainer.run_dir", str(folder), "--resume")
 
     def fill_eval_env(self) -> None:
@@ -449,7 +539,18 @@ class _Draft:
         if num_envs and self.values.get("trainer.batch_size", 0) is None:
             self.values["trainer.batch_size"] = actors * num_envs
 
-    def finish(self, ranks: int | None, resume: str | None) -> Config:
+    def choose(self, id: str | None) -> None:
+        """Give what is still None, and depends on the environment of this id, its value."""
+        if id is None:
+            return
+        kind = ids.kind_of(id)
+        for path, value in self.automatic[kind].items():
+            if self.values.get(path, value) is None:
+                self.values[path] = copy.deepcopy(value)
+                if kind == ids.ATARI:
+                    self.chosen[path] = f"{id} is an Atari game"
+
+    def finish(self, ranks: int | None) -> Config:
         """Check everything and build the `Config`, or raise all problems."""
         for path, key in self.keys.items():
             if path not in self.values:
@@ -462,8 +563,10 @@ class _Draft:
                 why = str(error) if isinstance(error, _Unfit) else why
                 self.problems.append(f"{self._given(path)}: {why}")
                 del self.values[path]  # so that nothing below is concluded from it
+        self.choose(self.values.get("collect_env.id"))
         self.fill_eval_env()
-        actors = self._check_sizes(ranks, resume)
+        actors = self._check_sizes(ranks)
+        self._check_kept()
         if self.problems:
             raise ConfigError(*dict.fromkeys(self.problems))  # params repeat their section
         built: dict[str, dict[str, Any]] = {name: {} for name in (*SECTIONS, *self.parts)}
@@ -473,16 +576,36 @@ class _Draft:
         for name, section in self.sections.items():
             built[name]["params"] = built.get(section or "")
         sections = {name: built.pop(name) for name in SECTIONS}
+        resume = self.resume
+        folder = Path(sections["trainer_params"]["run_dir"] or resume or "").absolute()
+        forks = resume is not None and folder.resolve() != resume.resolve()
+        here = [os.getcwd()] if ranks is not None else []
+        before = self.run.folders if self.run else ()
         return Config(
             self.algorithm,
             **sections,
             algorithm_config=built,
             actors=actors,
-            resume=resume,
-            epoch=self.epoch,
+            resume=None if resume is None else str(folder),
+            fork_of=str(resume) if forks else None,
+            epoch=self.run.epoch + 1 if self.run else 0,
+            chosen={path: why for path, why in self.chosen.items() if path in self.values},
+            folders=tuple(dict.fromkeys([*before, *here])),
         )
 
-    def _check_sizes(self, ranks: int | None, resume: str | None) -> int:
+    def _check_kept(self) -> None:
+        """Refuse to go on with a run by settings that its checkpoint does not fit."""
+        if self.run is None:
+            return
+        before = dict(_flatten(self.run.__dict__, self.run.algorithm_config))
+        for path, value in self.values.items():
+            if _KEPT_BY_A_RUN.fullmatch(path) and path in before and before[path] != value:
+                self.problems.append(
+                    f"{self._given(path)}: a run keeps its own, {_show(before[path])}, when it is "
+                    "resumed; a new run with other settings may begin with weights by --init_from"
+                )
+
+    def _check_sizes(self, ranks: int | None) -> int:
         """Check values against each other and against the ranks; returns the number of actors."""
         get, given, problems = self.values.get, self._given, self.problems
         number = get("actor.number")
@@ -495,9 +618,8 @@ class _Draft:
                 f"start_standalone.sh was given {_count(ranks or 0, 'rank')} = 1 learner +"
                 f" {_count(actors, 'actor')}{place}, but the config says {given('actor.number')}"
             )
-        for path in ("learner.number", "collect_environment.number", "eval_environment.number"):
-            if get(path, 1) != 1:
-                problems.append(f"{given(path)}: must be 1; num_envs sets how many environments")
+        if get("learner.number", 1) != 1:
+            problems.append(f"{given('learner.number')}: must be 1 for now")
         if ranks is not None and get("trainer.min_actors", 1) > actors:
             there = "there is" if actors == 1 else "there are"
             problems.append(f"{given('trainer.min_actors')}: {there} {_count(actors, 'actor')}")
@@ -522,10 +644,10 @@ class _Draft:
                 f"{given('network.separate_baseline')}: not with {given('network.core')}, of which"
                 " such a baseline would have no memory"
             )
-        run_dir = get("trainer.run_dir")
-        if resume and run_dir and Path(run_dir).resolve() != Path(resume).resolve():
+        source = get("trainer.init_from")
+        if source and self.resume is None and not Path(source).exists():
             problems.append(
-                f"{given('trainer.run_dir')}: --resume {resume} goes on in its own folder"
+                f"{given('trainer.init_from')}: there is no such checkpoint or run folder"
             )
         return actors
 
@@ -535,6 +657,15 @@ class _Draft:
     def options(self) -> dict[str, str]:
         """The option of each path that has one, ``{"learner.lr": "--lr"}``."""
         return {path: f"--{name}" for name, path in self.named.items()}
+
+    def meaning(self, path: str) -> str:
+        """What a key means, and what None stands for where the environment decides."""
+        games, others = (self.automatic.get(kind, {}) for kind in (ids.ATARI, ids.OTHER))
+        automatic = (
+            f"None: {_show(games.get(path))} for Atari games, else {_show(others.get(path))}"
+        )
+        parts = [self.keys[path].meaning, automatic if path in others else ""]
+        return "; ".join(part for part in parts if part)
 
     def _option(self, name: str, allowed: Sequence[str]) -> str:
         """What may have been meant by an option that is none: the path of a key, or similar."""
@@ -556,7 +687,7 @@ def _dicts(names: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in names.items()
         if (isinstance(value, Mapping) or name in SECTIONS)
-        and name != "schema"
+        and name not in ("schema", "automatic")
         and not name.startswith("_")
     }
 
@@ -704,7 +835,9 @@ def help_text(algorithm: str) -> str:
         "Options, as --name VALUE or --name=VALUE:",
         "  --config FILE      .yaml or .py file with dicts as in config.py, in whole or in part",
         "  --set PATH=VALUE   any value below, such as --set learner.lr=0.001; overrides --config",
-        "  --resume RUN_DIR   go on with a run, in its folder and with its configuration",
+        "  --resume RUN_DIR   go on with a run, in its folder and with its configuration; --run_dir",
+        "                     with another folder: in a copy of the run",
+        "  --verbose          print all settings at the start, not only what matters",
         "  --help             show this",
         "and, overriding these, one for each value that is shown with -- below.",
     ]
@@ -717,7 +850,7 @@ def help_text(algorithm: str) -> str:
             lines += ["", heading]
         default = f"{_show(draft.values.get(path))} {key.unit}".rstrip()
         lines.append(f"  {options.get(path, path):26} [{default}]  {key.takes}")
-        lines += [f"  {'':26} {key.meaning}"] * bool(key.meaning)
+        lines += [f"  {'':26} {meaning}" for meaning in [draft.meaning(path)] if meaning]
     return "\n".join(lines) + "\n"
 
 
@@ -725,7 +858,8 @@ def markdown_table(algorithm: str) -> str:
     """All keys as a table for the README, one row each."""
     draft = _Draft(algorithm)
     rows = [
-        f"| `{path}` | `{_show(draft.values[path])}` | {key.unit} | {key.takes} | {key.meaning} |"
+        f"| `{path}` | `{_show(draft.values[path])}` | {key.unit} | {key.takes} | "
+        f"{draft.meaning(path)} |"
         for path, key in draft.keys.items()
     ]
     return "\n".join(
@@ -756,7 +890,7 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
     try:
         if wanted is None:
             folder = _make_new(folder)
-        elif config.resume is None:
+        elif config.resume is None or config.fork_of is not None:
             folder.mkdir(parents=True, exist_ok=True)
             if holds_a_run(folder):
                 raise ConfigError(
@@ -774,11 +908,13 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
             if names and not ours:
                 log.warning("run_dir %s is not empty: %s", folder, ", ".join(names))
         _lock(folder, started)
+        abandon(folder)  # of a start that was killed
         for name, content in (("config", config.to_json()), ("meta", _meta(started))):
             write_json(folder / f"{name}{_NEXT}", content)
-        if config.resume is None:
+        if config.fork_of is not None:
+            _copy_run(Path(config.fork_of), folder)
+        if config.resume is None or config.fork_of is not None:
             adopt(folder)
-        (folder / "status.json").unlink(missing_ok=True)
     except OSError as error:
         where = f"{error.filename}: " if error.filename not in (None, str(folder)) else ""
         raise ConfigError(
@@ -786,6 +922,14 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
             "--run_dir"
         ) from error
     return folder
+
+
+def _copy_run(source: Path, folder: Path) -> None:
+    """Copy what a run needs to go on in another folder: its checkpoints and its metrics."""
+    (folder / "checkpoints").mkdir()
+    for file in (*source.glob("checkpoints/[!.]*"), source / "metrics.csv"):
+        with contextlib.suppress(FileNotFoundError):  # the run may go on, and delete older ones
+            shutil.copy(file, folder / file.relative_to(source))
 
 
 def _make_new(folder: Path) -> Path:
@@ -835,11 +979,31 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     beside.replace(file)
 
 
+def status_file(folder: Path) -> Path:
+    """Where the status of this start belongs: beside that of the run before, until ``adopt``."""
+    beside = (folder / f"config{_NEXT}").exists()
+    return folder / (f"status{_NEXT}" if beside else "status.json")
+
+
+def abandon(folder: Path) -> None:
+    """Remove what a start that came to nothing has written beside the files of a run."""
+    for new in folder.glob(f"*{_NEXT}"):
+        new.unlink()
+
+
+def record(folder: Path, config: Config) -> None:
+    """Write the configuration of this start once more, with what was chosen since."""
+    beside, there = of_this_start(folder)
+    write_json(beside if beside.exists() else there, config.to_json())
+
+
 def adopt(folder: Path) -> None:
     """Give the files that were written beside their names; those before are kept under numbers.
 
-    Without any, nothing is done.
+    Without any, nothing is done. The status of the run before is removed: it goes on.
     """
+    if (folder / f"config{_NEXT}").exists():
+        (folder / "status.json").unlink(missing_ok=True)
     for new in folder.glob(f"*{_NEXT}"):
         file = new.with_name(new.name.replace(_NEXT, ".json"))
         if file.exists():
@@ -909,6 +1073,7 @@ def _meta(started: datetime) -> dict[str, Any]:
         "host": platform.node(),
         "cpus": len(os.sched_getaffinity(0)),
         "mpirun": os.environ.get("IMPALA_MS_MPIRUN"),
+        "folder": os.getcwd(),
         "argv": [os.environ.get("IMPALA_MS_COMMAND", sys.argv[0]), *sys.argv[1:]],
         "git_commit": commit,
         "versions": versions,

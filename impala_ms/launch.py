@@ -6,9 +6,9 @@ read, the processes, and an exit code, taken from the ``status.json`` that rank 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-import io
 import json
 import os
 import re
@@ -24,9 +24,11 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from impala_ms import config
+from impala_ms.envs import ids
+from impala_ms.envs.errors import MakeError
 from impala_ms.metrics import progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,12 +55,27 @@ REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals
 VERSION_S = 10.0  # for an mpirun to say which it is
 UNREAD_S = 1.0  # that a line has waited for somebody to read it
 TAIL_LINES = 20
+SCRATCH_BYTES, SCRATCH_BYTES_PER_RANK = 2**21, 2**17  # about four times what was measured
+SEGMENT_BYTES = 2**24  # btl_sm_segment_size: without so much in /dev/shm, no rank uses it
 
 # What the ranks on other hosts are told.
 FORWARDED = ("IMPALA_MS_RUN_DIR", "IMPALA_MS_STARTED", "PYTHONPATH")
 # What a job that this one was started from, such as an MPI program or Slurm's srun, says of
 # itself: these ranks are another job.
 INHERITED = ("OMPI_COMM_WORLD_", "PMIX_", "PMI_")
+# Who has started this job, by a variable that Open MPI or MPICH would take hosts from.
+BATCH_SYSTEMS = {
+    "SLURM_JOB_ID": "Slurm",
+    "SLURM_JOBID": "Slurm",
+    "PBS_JOBID": "PBS",
+    "LSB_JOBID": "LSF",
+    "PE_HOSTFILE": "Grid Engine",
+    "FLUX_JOB_ID": "Flux",
+    "COBALT_JOBID": "Cobalt",
+}
+# What a user may have set that keeps ranks from starting.
+MPI_VARIABLES = ("OMPI_MCA_", "PRTE_MCA_", "MPI4PY_", "HYDRA_")
+MPI_FILES = ("~/.openmpi/mca-params.conf", "~/.prte/mca-params.conf", "~/.pmix/mca-params.conf")
 
 # Where the ranks are told their number: by Open MPI, by MPICH.
 RANK = b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"
@@ -81,11 +98,18 @@ MPI_SETTINGS = {
 }
 
 
+# In a batch system's job, unless the user has set them: all ranks are started here.
+HERE = {
+    "PRTE_MCA_ras": "^slurm,pbs,tm,lsf,gridengine,flux,pals",
+    "PRTE_MCA_plm": "ssh",
+    "HYDRA_RMK": "user",
+    "HYDRA_LAUNCHER": "fork",
+}
+
+
 def main(argv: Sequence[str]) -> int:
     """Run ``SCRIPT N [options]`` and return the exit code: 2 if it could not be started."""
     progress.open_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a console may know less than a rank prints
     if "--help" in argv or "-h" in argv:
         sys.stdout.write(USAGE + "\n" + config.help_text(_algorithm(argv[0])))
         return 0
@@ -101,8 +125,12 @@ def main(argv: Sequence[str]) -> int:
         script = find_script(argv[0])
         ranks = parse_ranks(argv[1:2])
         hostfile, options = take_hostfile(argv[2:])
+        verbose = "--verbose" in options
+        options = [word for word in options if word != "--verbose"]
         settings = config.load(_algorithm(argv[0]), options, ranks)
+        check_ids(settings)
         command = rank_command(script, ranks, hostfile)
+        check_room(ranks)
         if settings.resume is not None and (nothing := nothing_left(settings)):
             say_first(display, "\n".join(nothing))
             return 0
@@ -110,14 +138,16 @@ def main(argv: Sequence[str]) -> int:
             settings, started=datetime.fromtimestamp(float(started)).astimezone()
         )
         begun = f"starting {ranks} process{'es' * (ranks > 1)}"
-        say_first(display, f"{settings.describe()}\nrun folder: {shown(run_dir)}\n{begun}")
+        said = settings.describe() if verbose else settings.summary()
+        more = "" if verbose else "; --verbose shows all settings"
+        say_first(display, f"{said}\nrun folder: {shown(run_dir)}{more}\n{begun}")
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
 
     problems = link_logs(run_dir, here, ranks)
     job = Job(command, ranks, run_dir, started, display, hostfile)
-    for problem in problems:
+    for problem in problems + (notices(hostfile) if ranks > 1 else []):
         job.show(problem)
     returncode = job.supervise()
     took_s = time.time() - float(started)
@@ -126,9 +156,24 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
+def check_ids(settings: config.Config) -> None:
+    """Refuse an environment that is not there, before anything is made for the run.
+
+    Raises:
+        config.ConfigError: With the ids that are near.
+    """
+    for kind in ("collect", "eval"):
+        if settings.algorithm_config[f"{kind}_environment"]["type"].endswith(":make_vec"):
+            try:
+                ids.check(getattr(settings, f"{kind}_env_params")["id"])
+            except MakeError as error:
+                raise config.ConfigError(str(error)) from error
+
+
 def nothing_left(settings: config.Config) -> list[str]:
     """What is said of a run that is resumed though it has reached its end; empty if it has not."""
-    folder, total = Path(str(settings.resume)), settings.trainer_params["total_env_steps"]
+    folder = Path(str(settings.fork_of or settings.resume))
+    total = settings.trainer_params["total_env_steps"]
     status = read_status(folder / "status.json")
     done = config.nothing_left(int((status or {}).get("env_steps") or 0), total)
     return [done, *_evaluate(folder, True)] if done else []
@@ -330,17 +375,86 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def mpi_environment(scratch: str) -> dict[str, str]:
-    """The environment variables for mpirun; what the user has set stays.
+def check_room(ranks: int) -> None:
+    """Refuse to start where Open MPI has no room: its ranks would be killed without a word.
+
+    Raises:
+        config.ConfigError: If there is none for temporary files.
+    """
+    try:
+        folder = tempfile.gettempdir()
+        free = free_bytes(folder)
+    except OSError as error:
+        raise config.ConfigError(
+            f"no folder for temporary files ({error}): set TMPDIR to one that can be written"
+        ) from error
+    needed = SCRATCH_BYTES + SCRATCH_BYTES_PER_RANK * ranks if ranks > 1 else 0
+    if free < needed:
+        raise config.ConfigError(
+            f"{folder} has {free / 2**20:.1f} MB free, and MPI needs {needed / 2**20:.1f} MB there "
+            f"for {ranks} processes: make room, or set TMPDIR to a folder that has it"
+        )
+
+
+def free_bytes(folder: str) -> int:
+    """Room that a user has on the file system of a folder."""
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize
+
+
+def little_shared_memory() -> bool:
+    """Whether Open MPI would do without /dev/shm, and say so in ten lines."""
+    return os.path.isdir("/dev/shm") and free_bytes("/dev/shm") <= SEGMENT_BYTES
+
+
+def batch_system() -> str | None:
+    """The variable by which a batch system is known, if this is a job of one."""
+    return next(filter(os.environ.get, BATCH_SYSTEMS), None)
+
+
+def notices(hostfile: Path | None) -> list[str]:
+    """What of the machine and the user's environment the ranks do not follow, a line each."""
+    lines = []
+    if (name := batch_system()) and hostfile is None:
+        lines.append(
+            f"this is a job of {BATCH_SYSTEMS[name]} ({name}={os.environ[name]}), and all "
+            "processes run on this machine: --hostfile FILE names others"
+        )
+    if "PMIX_RANK" not in os.environ:  # else they are of the job that this one is started from
+        lines += [f"{n} is ignored" for n in sorted(os.environ) if n.startswith("PMIX_MCA_")]
+    if little_shared_memory() and "OMPI_MCA_btl" not in os.environ:
+        lines.append(
+            f"/dev/shm has {free_bytes('/dev/shm') / 2**20:.1f} MB free: the processes talk over "
+            f"TCP, which is slower; more than {SEGMENT_BYTES / 2**20:.0f} MB let them share memory"
+        )
+    return lines
+
+
+def own_libraries() -> dict[str, str]:
+    """``LD_LIBRARY_PATH`` with the libraries of this environment's MPI before those of a site."""
+    given, folder = os.environ.get("LD_LIBRARY_PATH"), Path(sys.prefix, "lib")
+    if not given or "IMPALA_MS_MPIRUN" in os.environ or not (folder / "libmpi.so").exists():
+        return {}
+    return {"LD_LIBRARY_PATH": os.pathsep.join([str(folder), str(folder / "openmpi"), given])}
+
+
+def mpi_environment(scratch: str, hostfile: Path | None = None) -> dict[str, str]:
+    """The environment variables for mpirun; what the user has set of Open MPI's own stays.
 
     Args:
         scratch: A folder of the job's own. Jobs that start at the same time and share one for
             Open MPI's sockets disturb each other: about one start in fifty failed so.
+        hostfile: The hosts of the ranks; None: this one, also in a job of a batch system.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(INHERITED)}
     home = os.path.expanduser("~")  # without HOME, which mpirun needs, that of the user's entry
     home = home if os.path.isabs(home) else scratch
-    return MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": scratch, "HOME": home} | kept
+    ours = MPI_SETTINGS | {"PRTE_MCA_prte_tmpdir_base": scratch, "HOME": home}
+    if little_shared_memory():
+        ours["OMPI_MCA_btl"] = "self,tcp"
+    if hostfile is None and batch_system():
+        ours |= HERE
+    return ours | kept | own_libraries()
 
 
 class Job:
@@ -378,12 +492,13 @@ class Job:
         self._ranks = ranks
         self.hostfile = hostfile
         self._pids: dict[int, int] = {}  # by rank, of those that were seen
+        self._taken: set[int] = set()  # ranks of processes that do not show which they are
         self._seen_at = 0.0  # the first of them
         self._halted_at: dict[int, float] = {}  # by rank
-        self._connected = False
+        self.connected = False
         self._display: progress.Display | None = display
         self._pending = b""
-        self._status = run_dir / "status.json"
+        self._run_dir = run_dir
         # The two together are in the environment of every process of the job, and of no other.
         marks = {"IMPALA_MS_RUN_DIR": str(run_dir), "IMPALA_MS_STARTED": started}
         self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
@@ -398,7 +513,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=mpi_environment(self._scratch) | marks,
+            env=mpi_environment(self._scratch, hostfile) | marks,
             # Ctrl-C in a terminal goes to every process of the session: mpirun would take it for
             # an order to kill the ranks.
             start_new_session=True,
@@ -440,7 +555,7 @@ class Job:
         """Show lines or, where one is marked as such, progress."""
         if self.mpich and text.startswith(MPICH_REPORT):
             return
-        self._connected |= text == progress.CONNECTED
+        self.connected |= text == progress.CONNECTED
         self.said = text if text.startswith("failed: ") else self.said
         if self._display is None:
             return
@@ -498,12 +613,12 @@ class Job:
         if now >= self._deadline:
             self._killed = True
             self._kill()
-        elif self._status.exists():
+        elif config.status_file(self._run_dir).exists():
             self._deadline = min(self._deadline, now + LINGER_S)
         elif self._ranks > 1 and self.gone is None:
             self.gone = self._first_gone(now)
             if self.gone is not None:
-                left_s = ORPHANED_S if self._connected else UNCONNECTED_S
+                left_s = ORPHANED_S if self.connected else UNCONNECTED_S
                 self._deadline = min(self._deadline, now + left_s)
 
     def _first_gone(self, now: float) -> int | None:
@@ -511,58 +626,129 @@ class Job:
 
         That is rank 0; and before all are connected, which each waits for, any rank.
         """
-        watched = 1 if self._connected else self._ranks
-        if len(self._pids) < watched:
-            for pid, environment in reversed(self._members().items()):  # the oldest last
-                if ranked := environment.get(RANK[self.mpich]):
-                    self._pids[int(ranked)] = pid
-                    self._seen_at = self._seen_at or now
+        watched = range(1 if self.connected else self._ranks)
+        all_seen = True
+        if not self._pids.keys() >= set(watched):
+            all_seen = self._look_for_ranks()
+            self._seen_at = self._seen_at or (now if self._pids else 0.0)
         late = now > (self._seen_at + TOGETHER_S if self._pids else self._started_at + START_S)
         late &= self.hostfile is None  # those on other hosts are never seen
-        for rank in range(watched):
+        late &= all_seen
+        for rank in watched:
+            if self.connected and rank in self._taken:  # actors notice the end of the learner
+                continue
             seen = self._pids.get(rank)
             state = "" if seen is None else _state(seen)
             if not state and (seen is not None or late):
                 return rank
-            if state != "T" or self._connected:
+            if state != "T" or self.connected:
                 self._halted_at.pop(rank, None)
             elif now > self._halted_at.setdefault(rank, now) + HALTED_S:
                 self.halted = True
                 return rank
         return None
 
+    def _look_for_ranks(self) -> bool:
+        """Note which process is which rank; whether no process may be a rank unseen."""
+        members = self._members()
+        for pid, environment in reversed(members.items()):  # the oldest last
+            if ranked := environment.get(RANK[self.mpich]):
+                self._pids[int(ranked)] = pid
+        unknown = [pid for pid, environment in members.items() if not environment]
+        unknown = [pid for pid in unknown if pid not in (self._process.pid, *self._pids.values())]
+        started = [pid for pid in unknown if _parent(pid) == self._process.pid]
+        missing = [rank for rank in range(self._ranks) if rank not in self._pids]
+        if len(started) == len(missing) and not self.connected:
+            # mpirun starts them in order. Until they are connected the end of any is that of all.
+            self._pids.update(zip(missing, started, strict=True))
+            self._taken.update(missing)
+            return True
+        return not unknown and self._process.pid in members and not _hides_processes()
+
     def _members(self) -> dict[int, dict[bytes, bytes]]:
-        """Process ids and environments of the processes of this job that live, oldest first."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                variables = (folder / "environ").read_bytes().split(b"\0")
-            except OSError:  # it has ended, or is another user's
+        """Process ids and environments of the processes of this job that live, oldest first.
+
+        An environment that the system does not show is empty: then the session, which is the job's
+        own, or a parent tells that a process belongs to it.
+        """
+        found: dict[int, dict[bytes, bytes]] = {}
+        for pid in sorted(int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+            process, variables = _process(pid), _variables(pid)
+            if process is None or process.state in "ZX":
                 continue
             if self._marks.issubset(variables):
-                environment = dict(variable.partition(b"=")[::2] for variable in variables)
-                found[int(folder.name)] = environment
-        return dict(sorted(found.items()))
+                found[pid] = dict(variable.partition(b"=")[::2] for variable in variables)
+            elif process.session == self._process.pid or process.parent in found:
+                found[pid] = {}
+        return found
 
     def _kill(self) -> None:
         """End every process of the job, those too that are started meanwhile."""
         give_up = time.monotonic() + 5  # one that hangs in the kernel cannot be ended
         while (members := self._members()) and time.monotonic() < give_up:
             for pid in members:
-                try:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             time.sleep(0.05)
             self._process.poll()
+        if self._process.poll() is None:  # nothing can be seen: mpirun can still end its own
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=2)
+            self._process.kill()
+
+
+class Process(NamedTuple):
+    """What the kernel shows of every process."""
+
+    state: str  # one letter
+    parent: int
+    session: int
+
+
+def _process(pid: int) -> Process | None:
+    """One that is there and can be seen."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return Process(fields[0].decode(), int(fields[1]), int(fields[3]))
+
+
+def _parent(pid: int) -> int | None:
+    process = _process(pid)
+    return process and process.parent
+
+
+def _hides_processes() -> bool:
+    """Whether /proc may leave out some processes of this user."""
+    try:
+        mounts = Path("/proc/mounts").read_text(errors="replace").splitlines()
+    except OSError:
+        return True
+    options = [fields[3] for fields in map(str.split, mounts) if fields[1:3] == ["/proc", "proc"]]
+    return any(re.search(r"hidepid=(?!0|off)", given) for given in options)
+
+
+def _variables(pid: int) -> list[bytes]:
+    """The environment of a process, ``name=value`` each; none where it is not shown."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _state(pid: int) -> str:
-    """``R`` for a process that runs, ``T`` for one that is stopped; empty if there is none."""
+    """``T`` for a process that is stopped, another letter for others; empty if there is none."""
+    if process := _process(pid):
+        return process.state
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return ""
+    except PermissionError:
+        pass
+    return "?"
 
 
 def _death_signal(number: int) -> Callable[[], None]:
@@ -597,7 +783,8 @@ def conclusion(
     Returns:
         The exit code and the lines to show last.
     """
-    status, stopped_by = read_status(run_dir / "status.json"), job.stopped_by
+    status, stopped_by = read_status(config.status_file(run_dir)), job.stopped_by
+    config.abandon(run_dir)
     if status is None:
         if stopped_by is not None:
             return 128 + stopped_by, [
@@ -638,7 +825,8 @@ def _without_status(run_dir: Path, returncode: int, job: Job, ranks: int) -> lis
     if job.said:  # it could not write, but say it
         return [job.said]
     if killed and ranks > 1:
-        return [f"failed: mpirun, which holds the ranks together, was {killed}"]
+        room = f": is {tempfile.gettempdir()} full?" if returncode == -signal.SIGBUS else ""
+        return [f"failed: mpirun, which holds the ranks together, was {killed}{room}"]
     if job.mpich:  # ends all when one ends, and cannot be trusted to name it
         said = "a rank was killed or crashed, and without fault tolerance (MPICH) all others end"
     elif gone or job.halted:
@@ -649,7 +837,16 @@ def _without_status(run_dir: Path, returncode: int, job: Job, ranks: int) -> lis
     else:
         said = f"no rank was started: {killed or f'exit code {returncode}'}, see above"
     where = f"; its log is {shown(log)}" if log.exists() else ""
-    return [*_tail(log), f"failed: {said}{where}"]
+    set_here = [] if job.connected or ranks == 1 else suspects()
+    return [*_tail(log), *set_here, f"failed: {said}{where}"]
+
+
+def suspects() -> list[str]:
+    """What the user has set for MPI and may be the reason that it does not start, as one line."""
+    names = [name for name in sorted(os.environ) if name.startswith(MPI_VARIABLES)]
+    found = [f"{name}={os.environ[name]}" for name in names]
+    found += [name for name in MPI_FILES if os.path.exists(os.path.expanduser(name))]
+    return [f"MPI follows settings of yours: try it without {', '.join(found)}"] if found else []
 
 
 def read_status(path: Path) -> dict[str, Any] | None:

@@ -287,7 +287,7 @@ def write_status(run, session, failure):
         "message": failure or "",
         **(session.summary() if session is not None else {}),
     }
-    path = run.run_dir / "status.json"
+    path = configuration.status_file(run.run_dir)
     try:
         configuration.write_json(path, status)
     except OSError as error:

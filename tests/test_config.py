@@ -18,6 +18,7 @@ from impala_ms.config import SECTIONS, Config, ConfigError, Key
 defaults = importlib.import_module("impala_ms.algorithm.impala.config")
 
 ROOT = Path(__file__).parents[1]
+OTHER, ATARI = defaults.automatic["other"], defaults.automatic["atari"]
 STARTED = datetime(2026, 3, 4, 5, 6, 7)
 
 
@@ -48,7 +49,7 @@ def write(file, text):
 @pytest.fixture
 def edited(monkeypatch):
     """A copy of config.py to be edited, which is what is loaded."""
-    names = (*SECTIONS, "algorithm_config", "schema")
+    names = (*SECTIONS, "algorithm_config", "schema", "automatic")
     # In one go: the parts' params stay the sections.
     module = SimpleNamespace(**copy.deepcopy({name: getattr(defaults, name) for name in names}))
     monkeypatch.setattr(config, "_import_defaults", lambda algorithm: module)
@@ -69,7 +70,9 @@ def a_run(folder, *argv):
 def test_no_options_give_what_config_py_says():
     loaded = load()
     for name in set(SECTIONS) - {"eval_env_params"}:
-        assert getattr(loaded, name) == getattr(defaults, name)
+        given, section = getattr(loaded, name), name.removesuffix("_params")
+        for key, value in getattr(defaults, name).items():
+            assert given[key] == (OTHER.get(f"{section}.{key}") if value is None else value)
     assert (
         loaded.algorithm_config["learner"]["type"] == defaults.algorithm_config["learner"]["type"]
     )
@@ -103,7 +106,7 @@ def test_loading_leaves_the_dicts_of_config_py_as_they_are():
     loaded = load("--set", "collect_env.kwargs.a=1", "--lr=1", "--set", "learner.type=m:C")
     loaded.collect_env_params["kwargs"]["a"] = 2
     loaded.network_params["hidden_sizes"].append(7)
-    loaded.algorithm_config["actor"]["networks"].append("x")
+    loaded.algorithm_config["actor"]["params"]["eval_greedy"] = "x"
     assert {name: getattr(defaults, name) for name in names} == before
 
 
@@ -120,7 +123,7 @@ def test_config_file_then_set_then_named_options_whatever_their_order(tmp_path):
     for order in (("file", "set", "named"), ("named", "set", "file")):
         loaded = load(*(word for name in order for word in options[name])).learner_params
         assert (loaded["lr"], loaded["gamma"], loaded["baseline_cost"]) == (0.3, 0.2, 0.1)
-        assert loaded["entropy_cost"] == defaults.learner_params["entropy_cost"]
+        assert loaded["entropy_cost"] == OTHER["learner.entropy_cost"]
 
 
 def test_the_last_of_several_wins(tmp_path):
@@ -280,18 +283,12 @@ def test_config_py_itself_can_be_copied_edited_and_given(tmp_path):
         ("--kwargs={day: 2020-01-01}", "collect_env.kwargs = {'day'", "dict"),
         ("--set=eval_env.num_envs=0", "eval_env.num_envs = '0' (--set)", "int >= 1 or None"),
         ("--set=actor.number=0", "actor.number = '0' (--set)", "int >= 1 or None"),
-        ("--set=actor.networks=[1]", "actor.networks = [1] (--set)", "list of str"),
         (
             "--set=learner.type=Learner",
             "learner.type = 'Learner' (--set)",
             "module:Class or file.py:Class",
         ),
         ("--set=learner.number=2", "learner.number = 2 (--set)", "must be 1"),
-        (
-            "--set=collect_environment.number=4",
-            "collect_environment.number = 4",
-            "must be 1; num_envs",
-        ),
     ],
 )
 def test_values_that_are_not_allowed(option, given, allowed):
@@ -677,7 +674,7 @@ def test_without_a_batch_size_a_batch_is_one_unroll_of_each_actor():
 
 
 def test_describe_marks_what_differs_from_config_py():
-    lr = defaults.learner_params["lr"]
+    lr = OTHER["learner.lr"]
     changed = load("--lr", str(lr / 2), "--num_envs", "4", "--batch_size", "24", ranks=4)
     lines = changed.describe().splitlines()
     assert lines[0] == "impala: 1 learner + 3 actors"
@@ -830,9 +827,9 @@ def test_files_of_the_user_with_the_names_of_a_run_are_left_alone(tmp_path, name
 
 def test_a_folder_in_the_place_of_a_file(tmp_path):
     folder = a_run(tmp_path / "run")
-    (folder / "status.json").mkdir()
+    (folder / "config.next.json").mkdir()
     resumed = load("--resume", str(folder))
-    with pytest.raises(ConfigError, match=r"written: .*/status\.json: Is a directory"):
+    with pytest.raises(ConfigError, match=r"written: .*/config\.next\.json: Is a directory"):
         config.prepare_run_dir(resumed, started=STARTED)
 
 
@@ -893,7 +890,7 @@ def test_resume_keeps_the_configurations_before(tmp_path):
     def steps_of(name):
         return json.loads((folder / name).read_text())["trainer_params"]["total_env_steps"]
 
-    first = defaults.trainer_params["total_env_steps"]
+    first = OTHER["trainer.total_env_steps"]
     names = ("config.1.json", "config.2.json", "config.json")
     assert [steps_of(name) for name in names] == [first, 101, 102]
     assert (folder / "meta.2.json").is_file()
@@ -904,11 +901,11 @@ def test_a_resume_that_was_not_adopted_leaves_the_run_as_it_was(tmp_path):
     """The ranks found that the checkpoint does not fit: the next resume starts from the old."""
     folder = a_run(tmp_path / "run", "--seed", "3")
     before = (folder / "config.json").read_bytes()
-    other = load("--resume", str(folder), "--hidden_sizes", "[8]", "--seed", "4")
+    other = load("--resume", str(folder), "--lr", "0.5", "--seed", "4")
     config.prepare_run_dir(other, started=STARTED)
     assert (folder / "config.json").read_bytes() == before
     again = load("--resume", str(folder))
-    assert again.network_params["hidden_sizes"] == [64, 64]
+    assert again.learner_params["lr"] == OTHER["learner.lr"]
     assert again.trainer_params["seed"] == 3
     assert again.epoch == other.epoch == 1
     config.prepare_run_dir(again, started=STARTED)
@@ -950,7 +947,7 @@ def test_the_configuration_of_a_run_is_checked_when_it_is_read_back(tmp_path):
         config.of_run(tmp_path)
     for section, value in (
         ("eval_env_params", {"num_envs": "many"}),
-        ("trainer_params", {"unroll_length": None}),
+        ("trainer_params", {"seed": None}),
         ("algorithm_config", {"actor": {"type": 5, "params": None}}),
     ):
         write(folder / "config.json", json.dumps(good | {section: good[section] | value}))
@@ -958,9 +955,180 @@ def test_the_configuration_of_a_run_is_checked_when_it_is_read_back(tmp_path):
             config.of_run(folder)
 
 
-def test_resume_into_another_folder_is_refused(tmp_path, monkeypatch):
-    folder = a_run(tmp_path / "run")
-    line = problem("--resume", str(folder), "--run_dir", str(tmp_path / "b"))
-    assert f"trainer.run_dir = '{tmp_path / 'b'}' (--run_dir)" in line
+def test_resume_into_another_folder_goes_on_in_a_copy(tmp_path, monkeypatch):
+    source = a_run(tmp_path / "run", "--seed", "5")
+    write(source / "metrics.csv", "updates\n1\n")
+    before = sorted((path, path.stat().st_mtime_ns) for path in source.rglob("*"))
+    fork = load("--resume", str(source), "--run_dir", str(tmp_path / "b"), "--seed", "6")
+    assert (fork.resume, fork.fork_of) == (str(tmp_path / "b"), str(source))
+    assert fork.trainer_params["seed"] == 6
+    folder = config.prepare_run_dir(fork, started=STARTED)
+    assert folder == tmp_path / "b"
+    assert (folder / "checkpoints" / "1.ckpt").read_text() == "weights"
+    assert (folder / "metrics.csv").read_text() == "updates\n1\n"
+    assert Config.read(folder / "config.json") == fork
+    assert sorted((path, path.stat().st_mtime_ns) for path in source.rglob("*")) == before
+    with pytest.raises(ConfigError, match="holds a run"):
+        config.prepare_run_dir(fork, started=STARTED)
     monkeypatch.chdir(tmp_path)
-    assert load("--resume", str(folder), "--run_dir", "run").resume == str(folder)
+    same = load("--resume", str(source), "--run_dir", "run")
+    assert (same.resume, same.fork_of) == (str(source), None)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--optimizer=rmsprop", "--hidden_sizes=[8]", "--frame_stack=2", "--scale_actions=false"],
+)
+def test_a_resumed_run_keeps_what_its_checkpoint_depends_on(tmp_path, option):
+    folder = a_run(tmp_path / "run")
+    line = problem("--resume", str(folder), option)
+    assert f"{option[2:].split('=')[0]} = " in line
+    assert "a run keeps its own" in line
+    assert "--init_from" in line
+
+
+def test_the_status_of_a_run_stays_until_the_next_start_really_goes_on(tmp_path):
+    folder = a_run(tmp_path / "run")
+    assert config.status_file(folder) == folder / "status.json"
+    write(folder / "status.json", "finished")
+    config.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
+    assert config.status_file(folder) == folder / "status.next.json"
+    assert (folder / "status.json").read_text() == "finished"
+    write(folder / "status.next.json", "failed")
+    config.abandon(folder)
+    assert not list(folder.glob("*.next.json"))
+    assert (folder / "status.json").read_text() == "finished"
+    config._locks.pop(folder).close()
+
+    config.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
+    config.adopt(folder)
+    assert config.status_file(folder) == folder / "status.json"
+    assert not (folder / "status.json").exists()
+
+
+# ------------------------------------------------------------- what the environment decides
+
+
+@pytest.mark.parametrize("id", ["ALE/Pong-v5", "PongNoFrameskip-v4"])
+def test_an_atari_game_chooses_the_setting_of_the_paper(id):
+    loaded = load("--env", id)
+    assert loaded.network_params["torso"] == "shallow"
+    assert loaded.collect_env_params["frame_stack"] == 4
+    assert loaded.eval_env_params["frame_stack"] == 4
+    assert loaded.learner_params["reward_clip"] == "abs_one"
+    assert loaded.learner_params["lr"] == ATARI["learner.lr"] != OTHER["learner.lr"]
+    assert loaded.chosen == dict.fromkeys(ATARI, f"{id} is an Atari game")
+    assert f"chosen, since {id} is an Atari game: network.torso shallow, " in loaded.summary()
+    assert Config.from_json(json.loads(json.dumps(loaded.to_json()))) == loaded
+
+
+def test_a_given_value_wins_over_the_choice():
+    loaded = load("--env", "ALE/Pong-v5", "--frame_stack", "1", "--torso=nature", "--lr=0.5")
+    assert loaded.collect_env_params["frame_stack"] == 1
+    assert loaded.network_params["torso"] == "nature"
+    assert loaded.learner_params["lr"] == 0.5
+    assert not {"collect_env.frame_stack", "network.torso", "learner.lr"} & set(loaded.chosen)
+    assert "learner.lr 0.5 (was 0.0006)" in loaded.summary()
+
+
+def test_other_environments_choose_their_torso_when_observations_are_known():
+    assert load().network_params["torso"] is None
+    assert load("--env", "Ant-v5").chosen == {}
+
+
+def test_a_resumed_run_keeps_what_was_chosen_for_it(tmp_path, edited):
+    folder = a_run(tmp_path / "run", "--env", "ALE/Pong-v5")
+    edited.automatic["atari"] = ATARI | {"learner.lr": 0.9}
+    resumed = load("--resume", str(folder), "--reward_clip", "none")
+    assert resumed.learner_params["lr"] == ATARI["learner.lr"]
+    assert set(resumed.chosen) == set(ATARI) - {"learner.reward_clip"}
+
+
+def test_help_says_what_none_stands_for():
+    text = config.help_text("impala")
+    assert "None: 4 for Atari games, else 1" in text
+
+
+def test_the_summary_says_what_differs_and_nothing_else():
+    lines = load("--env", "Acrobot-v1", "--gamma", "0.5", ranks=4).summary().splitlines()
+    assert lines[0] == "impala on Acrobot-v1: 1 learner + 3 actors, 32 environments each"
+    assert lines[1].startswith("S = batch_size / num_envs = 32 / 32 = 1 unroll per update")
+    assert lines[2:] == ["changed from config.py: learner.gamma 0.5 (was 0.99)"]
+    assert len(load().summary().splitlines()) == 2
+
+
+# --------------------------------------------------------- files of other versions, and paths
+
+
+def test_a_run_of_the_format_before_keeps_the_old_meanings(tmp_path, caplog):
+    folder = a_run(tmp_path / "run")
+    data = json.loads((folder / "config.json").read_text())
+    for key in ("format", "chosen", "folders", "fork_of"):
+        del data[key]
+    for section in ("collect_env_params", "eval_env_params"):
+        del data[section]["scale_actions"]
+    data["trainer_params"]["old_key"] = 3
+    data["algorithm_config"]["actor"]["networks"] = ["actor_net"]
+    data["algorithm_config"]["collect_environment"]["number"] = 1
+    data["network_params"]["torso"] = "mlp"
+    write(folder / "config.json", json.dumps(data))
+    for loaded in (config.of_run(folder), load("--resume", str(folder))):
+        assert loaded.collect_env_params["scale_actions"] is False
+        assert loaded.eval_env_params["scale_actions"] is False
+        assert loaded.network_params["torso"] == "mlp"
+    assert "has the key trainer.old_key = 3, which is not known any more" in caplog.text
+    assert "networks" not in caplog.text
+    assert load().collect_env_params["scale_actions"] is True
+
+
+def test_a_run_of_a_later_format_is_refused(tmp_path):
+    folder = a_run(tmp_path / "run")
+    data = json.loads((folder / "config.json").read_text())
+    write(folder / "config.json", json.dumps(data | {"format": 99}))
+    assert "it has format 99, and this version knows 1 to 2" in problem("--resume", str(folder))
+
+
+def test_files_are_named_in_full_so_that_they_are_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("env.py", "torso.py", "net.py"):
+        write(tmp_path / name, "")
+    loaded = load(
+        *("--env", "env.py:A-v0", "--set", "eval_env.id=env.py:B-v0", "--torso", "torso.py:T"),
+        *("--set", "policy_and_network.type=net.py:N"),
+    )
+    assert loaded.collect_env_params["id"] == f"{tmp_path}/env.py:A-v0"
+    assert loaded.eval_env_params["id"] == f"{tmp_path}/env.py:B-v0"
+    assert loaded.network_params["torso"] == f"{tmp_path}/torso.py:T"
+    assert loaded.algorithm_config["policy_and_network"]["type"] == f"{tmp_path}/net.py:N"
+    assert load("--env", "env:A-v0").collect_env_params["id"] == "env:A-v0"
+    assert "No such file" in problem("--env", "none.py:A-v0")
+
+
+def test_a_run_knows_the_folders_where_its_modules_are_looked_for(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    monkeypatch.chdir(first)
+    run = a_run(tmp_path / "run")
+    assert json.loads((run / "meta.json").read_text())["folder"] == str(first)
+    monkeypatch.chdir(second)
+    assert load("--resume", str(run)).folders == (str(first), str(second))
+    monkeypatch.setattr(sys, "path", [])
+    config.of_run(run)
+    assert str(first) in sys.path
+
+
+def test_weights_to_begin_with_must_be_there(tmp_path):
+    assert "there is no such checkpoint or run folder" in problem(
+        "--init_from", str(tmp_path / "a")
+    )
+    given = load("--init_from", str(a_run(tmp_path / "run")))
+    assert given.trainer_params["init_from"] == str(tmp_path / "run")
+
+
+def test_the_choice_none_is_not_the_value_none():
+    """reward_clip takes "none"; None lets the environment choose."""
+    games = ("--env", "ALE/Pong-v5", "--reward_clip")
+    assert load(*games, "none").learner_params["reward_clip"] == "none"
+    for value in ("None", "null"):
+        assert load(*games, value).learner_params["reward_clip"] == "abs_one"

@@ -13,7 +13,7 @@ HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool"}
 # What each layer may import beside the standard library: other packages, and layers.
 ALLOWED = {
     "trajectory": ({"numpy"}, set()),
-    "config": ({"numpy", "yaml"}, {"errors", "imports"}),
+    "config": ({"numpy", "yaml"}, {"envs", "errors", "imports"}),
     "errors": (set(), set()),
     "imports": (set(), set()),
     "metrics": ({"numpy", "tensorboardX"}, set()),
@@ -25,7 +25,7 @@ ALLOWED = {
     "device": ({"psutil"}, {"lean"}),
     "lean": ({"mindspore"}, set()),
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
-    "launch": ({"yaml"}, {"config", "device", "metrics"}),
+    "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
     "doctor": ({"ale_py", "requirements"}, {"config", "envs", "launch"}),
     "__main__": (set(), {"config", "doctor", "launch"}),
     "session": (

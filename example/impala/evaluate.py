@@ -23,6 +23,7 @@ from impala_ms.metrics import progress
 
 def main(argv=None):
     """Command line; returns the exit code."""
+    progress.open_streams()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -38,7 +39,6 @@ def main(argv=None):
     if arguments.episodes < 1:
         parser.error(f"--episodes is 1 or more, not {arguments.episodes}")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    progress.open_streams()
     try:
         returns, path = evaluate(arguments)
     except (ConfigError, MakeError, checkpoint.CheckpointError) as error:
@@ -91,8 +91,7 @@ def evaluate(arguments):
     environment.close()
     actor = session.make_actor(config, policy, None, None)
     names = {parameter.name: parameter for parameter in policy.get_parameters()}
-    saved = {name: saved[name] for name in names if name in saved}  # without the optimiser
-    checkpoint.restore(names, saved, path)
+    checkpoint.restore(names, checkpoint.of_network(saved, names), path)
     returns = session.evaluate_policy(
         config, actor, episodes=arguments.episodes, greedy=arguments.greedy
     )

@@ -108,7 +108,7 @@ def make_vec(
     if vectorization == "envpool":
         return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
 
-    spec = _find_spec(id, pools_too=vectorization == "auto")
+    spec = find_spec(id, pools_too=vectorization == "auto")
     if spec is None:
         return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
 
@@ -158,17 +158,18 @@ def frames_per_step(id: str, action_repeat: int | None) -> int:
 def episode_seeds(seed: int, epoch: int, rank: int, incarnation: int, num_envs: int) -> list[int]:
     """Seeds for the environments of one actor.
 
-    Each is the first 32 bits of ``SeedSequence((seed, epoch, rank, incarnation, index))``: another
+    Each is the lower 31 of the first 32 bits of ``SeedSequence((seed, epoch, rank, incarnation,
+    index))``, since many simulators keep a seed in a C int: another
     seed of the run, another epoch (the run was resumed), rank, incarnation (the actor was
     replaced) or environment is another stream, and the same five numbers are the same stream.
 
     Returns:
-        ``num_envs`` integers in [0, 2**32).
+        ``num_envs`` integers in [0, 2**31).
     """
-    return [
-        int(np.random.SeedSequence((seed, epoch, rank, incarnation, index)).generate_state(1)[0])
-        for index in range(num_envs)
+    sequences = [
+        np.random.SeedSequence((seed, epoch, rank, incarnation, index)) for index in range(num_envs)
     ]
+    return [int(sequence.generate_state(1)[0]) & 0x7FFFFFFF for sequence in sequences]
 
 
 def _make_one(module: str, spec: Any) -> Any:
@@ -180,7 +181,7 @@ def _make_one(module: str, spec: Any) -> Any:
     return gymnasium.make(spec)
 
 
-def _find_spec(id: str, pools_too: bool) -> Any:
+def find_spec(id: str, pools_too: bool) -> Any:
     """A copy of the registered spec of ``id``, after importing the module it names.
 
     None where gymnasium does not have the id, but envpool does and ``pools_too``.

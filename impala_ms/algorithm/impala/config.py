@@ -2,7 +2,8 @@
 
 Edit the values here, or leave them and override them: from a file with ``--config FILE``, one by
 one with ``--set learner.lr=0.001``, or by name (``--lr 0.001``). ``--help`` lists them all.
-``schema`` at the end says what each key means and which values it takes.
+``schema`` below says what each key means and which values it takes. ``automatic`` at the end has
+the values of keys that are None here and depend on the environment; any other value is yours.
 """
 
 collect_env_params = {
@@ -12,7 +13,8 @@ collect_env_params = {
     "kwargs": {},
     "max_episode_steps": None,
     "action_repeat": None,
-    "frame_stack": 1,
+    "frame_stack": None,
+    "scale_actions": True,
     "env_processes": 0,
 }
 
@@ -25,11 +27,12 @@ eval_env_params = {
     "max_episode_steps": None,
     "action_repeat": None,
     "frame_stack": None,
+    "scale_actions": None,
     "env_processes": None,
 }
 
 network_params = {
-    "torso": "mlp",
+    "torso": None,
     "hidden_sizes": [64, 64],
     "activation": "tanh",
     "core": "none",
@@ -55,12 +58,12 @@ learner_params = {
     "epsilon": 1e-6,
     "gamma": 0.99,
     "baseline_cost": 0.5,
-    "entropy_cost": 0.01,
+    "entropy_cost": None,
     "loss_reduction": "mean",
-    "reward_clip": "none",
-    "reward_scale": 0.1,
+    "reward_clip": None,
+    "reward_scale": None,
     "optimizer": "adam",
-    "lr": 0.002,
+    "lr": None,
     "lr_schedule": "linear",
     "adam_beta1": 0.5,  # the policy lag delays feedback already: less momentum does not overshoot
     "adam_beta2": 0.999,
@@ -72,8 +75,8 @@ learner_params = {
 
 trainer_params = {
     "seed": 1,
-    "total_env_steps": 600_000,
-    "unroll_length": 10,
+    "total_env_steps": None,
+    "unroll_length": None,
     "batch_size": 32,
     "synchronous": False,
     "max_policy_lag": None,
@@ -93,6 +96,7 @@ trainer_params = {
     "eval_episodes": 10,
     "tensorboard": True,
     "run_dir": None,
+    "init_from": None,
 }
 
 # A type is a class, or "module:Class" or "file.py:Class", which only the ranks that need it import.
@@ -102,25 +106,21 @@ algorithm_config = {
         "number": None,
         "type": "impala_ms.algorithm.impala.actor:IMPALAActor",
         "params": policy_params,
-        "networks": ["actor_net"],
     },
     "learner": {
         "number": 1,
         "type": "impala_ms.algorithm.impala.learner:IMPALALearner",
         "params": learner_params,
-        "networks": ["learner_net"],
     },
     "policy_and_network": {
         "type": "impala_ms.algorithm.impala.network:IMPALAPolicy",
         "params": network_params,
     },
     "collect_environment": {
-        "number": 1,
         "type": "impala_ms.envs.make:make_vec",
         "params": collect_env_params,
     },
     "eval_environment": {
-        "number": 1,
         "type": "impala_ms.envs.make:make_vec",
         "params": eval_env_params,
     },
@@ -139,7 +139,7 @@ algorithm_config = {
 schema = {
     "collect_env_params": {
         "id": (
-            "str",
+            "reference",
             "",
             "",
             "gymnasium or envpool id; module:ID or file.py:ID imports what registers the id",
@@ -175,10 +175,17 @@ schema = {
             "repeat actions so often; None: 4 for an Atari game, else 1",
         ),
         "frame_stack": (
-            "int",
+            "int | None",
             "frames",
             ">= 1",
             "newest frames that are one observation; for images",
+        ),
+        "scale_actions": (
+            "bool",
+            "",
+            "",
+            "continuous actions: -1 ... 1 of the policy are mapped to the bounds of the action "
+            "space; false: the policy's numbers are only clipped to the bounds",
         ),
         "env_processes": (
             "int",
@@ -189,10 +196,11 @@ schema = {
     },
     "network_params": {
         "torso": (
-            "str",
+            "reference | None",
             "",
             "",
-            "mlp; for images shallow, nature or resnet; module:Class or file.py:Class",
+            "mlp; for images shallow, nature or resnet; module:Class or file.py:Class; None: for "
+            "images of 20 x 20 pixels or more shallow, else mlp",
         ),
         "hidden_sizes": ("list of int", "units", ">= 1", "width of each hidden layer of an mlp"),
         "activation": ("str", "", ["tanh", "relu"], "after each hidden layer of an mlp"),
@@ -255,17 +263,17 @@ schema = {
         "epsilon": ("float", "", "> 0", "added to probabilities under correction epsilon"),
         "gamma": ("float", "", "[0, 1]", "discount per decision"),
         "baseline_cost": ("float", "", ">= 0", "weight of the baseline loss"),
-        "entropy_cost": ("float", "", ">= 0", "weight of the entropy bonus"),
+        "entropy_cost": ("float | None", "", ">= 0", "weight of the entropy bonus"),
         "loss_reduction": ("str", "", ["sum", "mean"], "over the valid rows of a batch"),
         "reward_clip": (
-            "str",
+            "str | None",
             "",
             ["none", "abs_one", "soft_asymmetric"],
             "for learning only; reported returns are raw",
         ),
-        "reward_scale": ("float", "", "> 0", "factor after reward_clip, for learning only"),
+        "reward_scale": ("float | None", "", "> 0", "factor after reward_clip, for learning only"),
         "optimizer": ("str", "", ["adam", "rmsprop"], "of the learner"),
-        "lr": ("float", "", "> 0", "learning rate at the start"),
+        "lr": ("float | None", "", "> 0", "learning rate at the start"),
         "lr_schedule": (
             "str",
             "",
@@ -281,8 +289,13 @@ schema = {
     },
     "trainer_params": {
         "seed": ("int", "", ">= 0", "of everything random"),
-        "total_env_steps": ("int", "decisions", ">= 1", "of all actors, until training ends"),
-        "unroll_length": ("int", "env steps", ">= 1", "T, rows learned from in one unroll"),
+        "total_env_steps": (
+            "int | None",
+            "decisions",
+            ">= 1",
+            "of all actors, until training ends",
+        ),
+        "unroll_length": ("int | None", "env steps", ">= 1", "T, rows learned from in one unroll"),
         "batch_size": (
             "int | None",
             "trajectories of one environment",
@@ -333,6 +346,13 @@ schema = {
         "eval_episodes": ("int", "episodes", "[1, 10000]", "of one evaluation"),
         "tensorboard": ("bool", "", "", "write TensorBoard events"),
         "run_dir": ("str | None", "", "", "of this run; None: `runs/<env>_<time>`"),
+        "init_from": (
+            "str | None",
+            "",
+            "",
+            "checkpoint, or folder of a run, whose weights a new run begins with; the network must "
+            "be the same",
+        ),
     },
 }
 
@@ -344,4 +364,28 @@ schema["eval_env_params"] = {
         "in evaluation; None: as in collect_env",
     )
     for key, (type_, unit, allowed, _) in schema["collect_env_params"].items()
+}
+
+# What keys that are None stand for, by the kind of environment. network.torso depends on the
+# observations, which are known later.
+automatic = {
+    "other": {  # learns CartPole-v1 fastest
+        "collect_env.frame_stack": 1,
+        "learner.reward_clip": "none",
+        "learner.reward_scale": 0.1,
+        "learner.entropy_cost": 0.01,
+        "learner.lr": 0.002,
+        "trainer.unroll_length": 10,
+        "trainer.total_env_steps": 600_000,
+    },
+    "atari": {  # Espeholt et al. 2018, arXiv:1802.01561, table G.1
+        "network.torso": "shallow",
+        "collect_env.frame_stack": 4,
+        "learner.reward_clip": "abs_one",
+        "learner.reward_scale": 1.0,
+        "learner.entropy_cost": 0.01,
+        "learner.lr": 0.0006,
+        "trainer.unroll_length": 20,
+        "trainer.total_env_steps": 10_000_000,
+    },
 }

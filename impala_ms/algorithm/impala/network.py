@@ -22,6 +22,8 @@ TORSOS = {
     "nature": "impala_ms.nets.conv:Nature",
     "resnet": "impala_ms.nets.resnet:ResNet",
 }
+NO_IMAGES = "observations are not images"
+SMALLEST_SIDE = 20  # pixels; the shallow network needs as many
 CORES = {"lstm": "impala_ms.nets.lstm:LSTM"}
 
 
@@ -38,8 +40,9 @@ class IMPALAPolicy(nn.Cell):
         observation_space: Description of the space (``VectorEnvironment.spaces()``), with stacked
             frames as ``[k, ...]``.
         distribution: Of the actions (``ops.distributions``).
-        torso: ``mlp``, ``shallow``, ``nature``, ``resnet`` or a class of your own. Parts of a
-            structured observation that have no image are put beside the torso's features.
+        torso: ``mlp``, ``shallow``, ``nature``, ``resnet`` or a class of your own; None:
+            ``automatic_torso``. Parts of a structured observation that have no image are put beside
+            the torso's features.
         hidden_sizes: Width of each hidden layer of an ``mlp``.
         activation: ``tanh`` or ``relu``, of an ``mlp``.
         core: ``none`` or ``lstm``.
@@ -62,7 +65,7 @@ class IMPALAPolicy(nn.Cell):
         observation_space,
         distribution,
         *,
-        torso="mlp",
+        torso=None,
         hidden_sizes=(64, 64),
         activation="tanh",
         core="none",
@@ -76,6 +79,7 @@ class IMPALAPolicy(nn.Cell):
         super().__init__()
         check_width("the action space", distribution.num_parameters, "outputs")
         self.distribution = distribution
+        torso = torso or automatic_torso(observation_space)[0]
         arguments = (observation_space, torso, hidden_sizes, activation, options)
         self.torso = Torso(*arguments)
         self.baseline_torso = Torso(*arguments) if separate_baseline else None
@@ -233,6 +237,32 @@ class Torso(nn.Cell):
                 columns += (parts[i].reshape((-1, self.sizes[i])).astype(ms.float32),)
         features = ops.concat(columns, -1) if len(columns) > 1 else columns[0]
         return features if self.images else self.whole(features)
+
+
+def images_in(observation_space):
+    """Shapes of the parts of an observation that are images: two sides of 20 pixels or more."""
+    shapes = [leaf_array(leaf)[0] for leaf in leaves(observation_space).values()]
+    return [shape for shape in shapes if len(shape) > 1 and sorted(shape)[-2] >= SMALLEST_SIDE]
+
+
+def automatic_torso(observation_space):
+    """The torso that is taken where the configuration names none.
+
+    Args:
+        observation_space: Description of the space.
+
+    Returns:
+        ``(name, why)``, such as ``("shallow", "observations are images [84, 84, 3]")``.
+    """
+    planes = [leaf_array(leaf)[0] for leaf in leaves(observation_space).values()]
+    planes = [list(shape) for shape in planes if len(shape) > 1]
+    images = [list(shape) for shape in images_in(observation_space)]
+    shown = ", ".join(map(str, planes))
+    if images and len(images) == len(planes):
+        return "shallow", f"observations are images {shown}"
+    if planes:
+        return "mlp", f"{shown} is not an image of {SMALLEST_SIDE} x {SMALLEST_SIDE} or more"
+    return "mlp", NO_IMAGES
 
 
 def numbers_to_normalize(observation_space, torso):

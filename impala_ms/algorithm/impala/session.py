@@ -8,6 +8,7 @@ only by the rank that needs it.
 import logging
 import time
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,9 +17,10 @@ from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.checks import check_policy
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
+from impala_ms.algorithm.impala.network import NO_IMAGES, automatic_torso, images_in
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import ConfigError, adopt, check_arguments, nothing_left, resolve
+from impala_ms.config import ConfigError, adopt, check_arguments, nothing_left, record, resolve
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 # In the place of a rank, in the seeds of evaluations and of actions: larger than any rank.
 EVALUATION, ACTIONS = 1 << 24, 1 << 25
+IMPALA_POLICY = "impala_ms.algorithm.impala.network:IMPALAPolicy"
 RESTARTS = 3  # of an actor in a row, each of which comes to nothing
 
 
@@ -41,9 +44,7 @@ def make_policy(config, spaces):
     """
     name = config.algorithm_config["policy_and_network"]["type"]
     network = resolve(name)
-    observation, frames = spaces["observation"], spaces["frame_stack"]
-    if frames > 1:
-        observation = observation | {"shape": [frames, *observation["shape"]]}
+    observation = seen_space(spaces)
     params = dict(config.network_params)
     options = params.pop("options")
     arguments = observation, make_distribution(spaces["action"])
@@ -64,6 +65,47 @@ def make_policy(config, spaces):
             "set it to false"
         )
     return policy
+
+
+def seen_space(spaces):
+    """Description of what the policy sees: stacked frames are ``[k, ...]``."""
+    observation, frames = spaces["observation"], spaces["frame_stack"]
+    return observation if frames == 1 else observation | {"shape": [frames, *observation["shape"]]}
+
+
+def settle_torso(config, spaces):
+    """Name the torso in the configuration where that says None.
+
+    Returns:
+        What the user is to know of it, a line; empty if there is nothing.
+    """
+    params, space = config.network_params, seen_space(spaces)
+    if params["torso"] is None:
+        params["torso"], why = automatic_torso(space)
+        config.chosen["network.torso"] = why
+        return f"chosen, since {why}: network.torso {params['torso']}" * (why != NO_IMAGES)
+    if params["torso"] == "mlp" and (images := images_in(space)):
+        return (
+            f"warning: network.torso is mlp, but observations are images {list(images[0])}: "
+            "shallow, nature and resnet are made for these"
+        )
+    return ""
+
+
+def begin_with(learner, source):
+    """Give a new run the weights of a checkpoint, or of the newest one in a run folder.
+
+    Raises:
+        CheckpointError: If it cannot be read, or is of another network.
+    """
+    source = Path(source)
+    if source.is_dir():
+        path, saved, _ = checkpoint.latest(source / "checkpoints")
+    else:
+        path, (saved, _) = source, checkpoint.load(source)
+    here = {parameter.name: parameter for parameter in learner.policy.get_parameters()}
+    checkpoint.restore(here, checkpoint.of_network(saved, here), path)
+    return path
 
 
 def make_actor(config, policy, environment, rng):
@@ -119,6 +161,30 @@ def evaluate_policy(config, actor, *, episodes, greedy, stop=None):
         return evaluate(actor, environment, episodes, greedy=greedy, seed=seed, stop=stop)
     finally:
         environment.close()
+
+
+def described(config, spaces):
+    """Observations, actions and network in a line."""
+    network = config.network_params
+    torso = network["torso"]
+    if torso == "mlp":
+        torso += f" {network['hidden_sizes']}"
+    core = "" if network["core"] == "none" else f" + {network['core']} {network['core_size']}"
+    own = config.algorithm_config["policy_and_network"]["type"]
+    name = f"{torso}{core}" if own == IMPALA_POLICY else own
+    observation = _short(seen_space(spaces))
+    return f"observation {observation}, action {_short(spaces['action'])}, network {name}"
+
+
+def _short(space):
+    """A space for people: ``[4] float32``, ``Discrete 2``."""
+    if space["type"] == "Box":
+        return f"{space['shape']} {space['dtype']}"
+    if "spaces" in space:
+        parts = space["spaces"]
+        named = parts.items() if isinstance(parts, dict) else enumerate(parts)
+        return ", ".join(f"{name} {_short(part)}" for name, part in named)
+    return f"{space['type']} {space.get('n', space.get('nvec'))}"
 
 
 class IMPALASession(compat.Session):
@@ -203,6 +269,9 @@ class IMPALASession(compat.Session):
         """Network, saved state, first weights to the actors, compiled step."""
         config, params, job, exchange = self.config, self.params, self.job, self.learner_exchange
         set_seed(params["seed"])  # of the first weights; actors get theirs from here
+        if line := settle_torso(config, spaces):
+            logger.info(line)
+            job.console.write(f"{line}\n")
         policy = make_policy(config, spaces)
         learner = resolve(config.algorithm_config["learner"]["type"])(
             policy, config.learner_params, params["total_env_steps"]
@@ -213,6 +282,11 @@ class IMPALASession(compat.Session):
             checkpoint.restore(learner.parameters_dict(), saved, path)
             job.wall_time_before_s = state["wall_time_s"]
             logger.info("resumed from %s", path)
+        elif params["init_from"]:
+            begun_with = begin_with(learner, params["init_from"])
+            job.console.write(f"the first weights are those of {begun_with}\n")
+        size = sum(parameter.size for parameter in policy.get_parameters())
+        job.console.write(f"{described(config, spaces)}, {size:,} weights\n")
         recorder = Recorder(time.monotonic(), state.get("totals"))
         if config.resume:
             job.console.write(
@@ -220,6 +294,7 @@ class IMPALASession(compat.Session):
                 f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
         self.sinks = self.make_sinks(recorder)
+        record(job.run_dir, config)
         adopt(job.run_dir)  # not before it is known that the saved state fits
         spec = make_spec(config, spaces, policy)
         batches = Batches(spec, config.unrolls_per_batch)

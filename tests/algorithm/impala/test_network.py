@@ -7,7 +7,7 @@ from mindspore import ops
 
 from impala_ms.algorithm.impala.actor import IMPALAActor
 from impala_ms.algorithm.impala.checks import WIDEST, check_policy
-from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso
+from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso, automatic_torso
 from impala_ms.config import ConfigError
 from impala_ms.errors import describe
 from impala_ms.nets.weights import FlatWeights
@@ -314,3 +314,32 @@ def test_choices_that_would_not_fit_into_memory():
         IMPALAPolicy(many, Categorical(4))
     with pytest.raises(ConfigError, match="the action space has 100,001 choices"):
         IMPALAPolicy(box(3), Categorical(WIDEST + 1))
+
+
+@pytest.mark.parametrize(
+    ("space", "torso", "why"),
+    [
+        (box(4), "mlp", "observations are not images"),
+        ({"type": "Discrete", "n": 5, "start": 0}, "mlp", "observations are not images"),
+        (box(84, 84, dtype="uint8"), "shallow", "observations are images [84, 84]"),
+        (box(96, 96, 3, dtype="uint8"), "shallow", "observations are images [96, 96, 3]"),
+        (box(4, 84, 84, dtype="uint8"), "shallow", "observations are images [4, 84, 84]"),
+        (box(7, 7, 3, dtype="uint8"), "mlp", "[7, 7, 3] is not an image of 20 x 20 or more"),
+        (
+            {"type": "Dict", "spaces": {"a": box(64, 64, 3), "b": box(2)}},
+            "shallow",
+            "observations are images [64, 64, 3]",
+        ),
+        (
+            {"type": "Dict", "spaces": {"a": box(64, 64, 3), "b": box(2, 2)}},
+            "mlp",
+            "[64, 64, 3], [2, 2] is not an image of 20 x 20 or more",
+        ),
+    ],
+)
+def test_images_choose_a_convolutional_torso(space, torso, why):
+    assert automatic_torso(space) == (torso, why)
+    net = IMPALAPolicy(space, Categorical(2))
+    assert isinstance(net.torso.whole if net.torso.single else net.torso, ms.nn.Cell)
+    named = {type(cell).__name__ for cell in net.cells_and_names() for cell in cell[1:]}
+    assert ("Shallow" in named) == (torso == "shallow")
