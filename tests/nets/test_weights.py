@@ -74,3 +74,22 @@ def test_another_size_is_refused_and_changes_nothing(weights, size):
     with pytest.raises(ValueError, match=f"the network has 9 weights, got {size}"):
         weights.write(np.zeros(size, np.float32))
     np.testing.assert_array_equal(weights.read(), [0, 1, 2, 3, 4, 5, 10, 20, 2])
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ((ms, "get_context"), lambda name: "GPU"),
+        ((ms.Parameter, "asnumpy"), lambda parameter: parameter.value().asnumpy().copy()),
+    ],
+    ids=["another device", "copies on the CPU"],
+)
+def test_write_is_refused_where_it_would_be_lost(cell, weights, monkeypatch, change, value):
+    before = weights.read()
+    fresh = FlatWeights(cell.get_parameters())
+    with monkeypatch.context() as patch:
+        patch.setattr(*change, value)
+        with pytest.raises(RuntimeError, match="can be used on the CPU only") as error:
+            fresh.write(np.zeros(9, np.float32))
+        assert "\n" not in str(error.value)
+        np.testing.assert_array_equal(fresh.read(), before)
