@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from impala_ms.errors import one_line
 
+TRUNCATED = "TimeLimit.truncated"  # key of an old info
 
-def reset(env: Any, seed: int | None) -> tuple[Any, dict[str, Any]]:
+
+def reset(env: Any, seed: int | None) -> tuple[Any, Mapping[str, Any]]:
     """Reset ``env`` in whichever of the two forms it has.
 
     Args:
@@ -21,7 +25,7 @@ def reset(env: Any, seed: int | None) -> tuple[Any, dict[str, Any]]:
         seed: Seeds the environment's generator; None leaves the generator as it is.
 
     Returns:
-        The first observation of the new episode, and the info, empty in the old form.
+        The first observation of the new episode, and the info, empty in the old form or if None.
     """
     if _takes_seed(type(env).reset):
         result = env.reset(seed=seed)
@@ -29,8 +33,10 @@ def reset(env: Any, seed: int | None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             _seed(env, seed)
         result = env.reset()
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
-        return result
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        observation, info = result
+        if info is None or isinstance(info, Mapping):
+            return observation, info or {}
     return result, {}
 
 
@@ -41,7 +47,7 @@ def five_values(row: Any) -> tuple[Any, ...]:
     limit in ``info["TimeLimit.truncated"]``; there the state still has a value to bootstrap from.
 
     Raises:
-        ValueError: If there are not four.
+        ValueError: If there are not four, or that mark is neither true nor false.
     """
     if not isinstance(row, (tuple, list)) or len(row) != 4:
         raise ValueError(
@@ -49,7 +55,11 @@ def five_values(row: Any) -> tuple[Any, ...]:
             "terminated, truncated, info"
         )
     observation, reward, done, info = row
-    truncated = bool(info.get("TimeLimit.truncated", False))
+    mark = info.get(TRUNCATED) if isinstance(info, Mapping) else None
+    flag = np.asarray(False if mark is None else mark)
+    if flag.size != 1 or flag.dtype.kind not in "biuf":
+        raise ValueError(f"info[{TRUNCATED!r}] is {one_line(repr(mark))}: it takes true or false")
+    truncated = bool(flag.item())
     return observation, reward, bool(done) and not truncated, truncated, info
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from impala_ms.envs.errors import MakeError
-from impala_ms.envs.spaces import ObservationLayout, action_layout
+from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout
 from impala_ms.envs.sync import ColumnEnvironment, Columns, Singles
 from impala_ms.envs.vector import Observation, Rows
 from impala_ms.errors import describe, one_line
@@ -106,7 +106,7 @@ class ProcessVectorEnvironment(ColumnEnvironment):
                 **settings,
             )
             arrays = _map(self._memory, _fields(self._layout, self._action.mask_size, envs))
-            self._ask([_MAP] * count)
+            self._ask([_MAP + pickle.dumps(self._episodic_life)] * count)
         except BaseException:
             self.close()
             raise
@@ -136,7 +136,15 @@ class ProcessVectorEnvironment(ColumnEnvironment):
     ) -> tuple[Observation, Mapping[str, NDArray[Any]]]:
         parts = [None if seeds is None else seeds[worker.share] for worker in self._workers]
         masked = self._ask([_RESET + pickle.dumps(part) for part in parts])
-        self._masked = all(pickle.loads(answer) for answer in masked)
+        masks = [pickle.loads(answer) for answer in masked]
+        self._masked = masks[0]
+        if all(masks) != any(masks):
+            other = self._workers[masks.index(not self._masked)].share.start
+            has, not_ = (0, other) if self._masked else (other, 0)
+            raise ValueError(
+                f"{self.id}: the info of the first reset of environment {has} has {MASK!r}, that "
+                f"of environment {not_} has none: return it from reset in all of them"
+            )
         return self._first_rows(self._columns, self._masked)
 
     def _step_all(self, action: NDArray[Any], first: NDArray[np.bool_]) -> Rows:
@@ -245,10 +253,10 @@ def work(pipe: int, memory: int) -> None:
         one = singles.envs[0]
         spaces = one.observation_space, one.action_space
         connection.send_bytes(_DONE + pickle.dumps(spaces))
-        connection.recv_bytes()
+        lives = pickle.loads(connection.recv_bytes()[1:])
         action = action_layout(id, one.action_space)
         layout = ObservationLayout(id, one.observation_space, action.mask_size)
-        singles.lay_out(layout, action)
+        singles.lay_out(layout, action, lives=lives)
         arrays = _map(memory, _fields(layout, action.mask_size, envs))
         arrays = {name: array[share] for name, array in arrays.items()}
         first, columns = arrays.pop(" first"), Columns(arrays)

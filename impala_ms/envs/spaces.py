@@ -32,12 +32,16 @@ class Leaf(NamedTuple):
         keys: The same as the observation takes them.
         shape: Of one environment's array.
         dtype: Its type.
+        start: What a Discrete or MultiDiscrete begins to count at, one or an array.
+        size: How many numbers it has; None for a Box.
     """
 
     path: str
     keys: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    start: Any = 0
+    size: Any = None
 
     def find(self, observation: Any) -> Any:
         """This part of an observation.
@@ -87,6 +91,40 @@ class Leaf(NamedTuple):
             f"of {given}, but the observation space says {self.shape} and {self.dtype}"
         )
 
+    def from_0(self, values: NDArray[Any]) -> NDArray[Any]:
+        """``[E, …]`` of a Discrete, MultiDiscrete or MultiBinary, counted from 0.
+
+        Raises:
+            OutsideSpaceError: If a value is not one of the space.
+        """
+        counted = values - self.start if np.any(self.start) else values
+        # As an unsigned number, a negative one is larger than all others.
+        outside = counted.view(f"u{counted.itemsize}") >= self.size
+        if outside.any():
+            place = tuple(np.argwhere(outside)[0].tolist())
+            least = int(np.broadcast_to(self.start, self.shape)[place[1:]])
+            most = least + int(np.broadcast_to(self.size, self.shape)[place[1:]]) - 1
+            field = f" for {self.path!r}" if self.path else ""
+            element = f" at {list(place[1:])}" if self.shape else ""
+            raise OutsideSpaceError(
+                f"the environment returned {values[place]}{field}{element} in an observation, but "
+                f"the observation space allows {least} to {most}",
+                place[0],
+            )
+        return counted
+
+
+class OutsideSpaceError(ValueError):
+    """An observation holds a number that its space does not have.
+
+    Attributes:
+        index: Of the environment.
+    """
+
+    def __init__(self, text: str, index: int) -> None:
+        super().__init__(text)
+        self.index = index
+
 
 class ObservationLayout:
     """How the observations of a space lie in arrays.
@@ -102,6 +140,7 @@ class ObservationLayout:
         has_mask: Whether a part is an action mask; it is not among the leaves.
         description: Of the space as plain JSON values, without what is left out.
         left_out: Paths of the texts.
+        counted: Leaves that hold a choice among some numbers: Discrete and its like.
     """
 
     def __init__(self, id: str, space: Any, mask_size: int) -> None:
@@ -118,6 +157,7 @@ class ObservationLayout:
             )
         self.description: dict[str, Any] = description
         self.plain = "" in self.leaves
+        self.counted = [leaf for leaf in self.leaves.values() if leaf.size is not None]
 
     def write(self, arrays: Mapping[str, NDArray[Any]], index: int, observation: Any) -> None:
         """Copy one environment's observation into row ``index`` of ``{path: [E, …]}``."""
@@ -178,7 +218,7 @@ class ObservationLayout:
                 f"{self._id} has {f'a part {path!r} of its' if keys else 'an'} observation space "
                 f"without any element, {one_line(space)}: leave it out or give it a shape"
             )
-        self.leaves[path] = Leaf(path, keys, *found)
+        self.leaves[path] = Leaf(path, keys, *found, *_leaf_range(space))
         return _describe(space)
 
     def _check_mask(self, space: Any) -> None:
@@ -305,20 +345,28 @@ def action_layout(id: str, space: Any, scale: bool = True) -> ActionLayout:
 
 
 def joined_mask(mask: Any, size: int, leading: tuple[int, ...] = ()) -> NDArray[np.bool_]:
-    """An action mask as one array ``[*leading, size]``; a tuple holds one mask for each part.
+    """An action mask as one new array ``[*leading, size]``; a tuple holds one for each part.
 
     Raises:
-        ValueError: If it has another number of entries.
+        ValueError: If it has another number of entries, or one that is not 0 or 1.
     """
-    parts = mask if isinstance(mask, (tuple, list)) and np.ndim(mask[0]) else (mask,)
-    arrays = [np.asarray(part).reshape(*leading, -1) for part in parts]
-    joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, -1)
+    try:
+        parts = mask if isinstance(mask, (tuple, list)) and np.ndim(mask[0]) else (mask,)
+        joined = np.concatenate([np.asarray(part).reshape(*leading, -1) for part in parts], -1)
+        allowed: NDArray[np.bool_] = joined.astype(np.bool_)
+        if joined.dtype.kind not in "biuf" or (allowed != joined).any():
+            raise ValueError
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{MASK!r} is {one_line(repr(mask))}, but it takes 0 or 1 for each action, {size} in "
+            "all"
+        ) from error
     if joined.shape[-1] != size:
         raise ValueError(
             f"the action mask has {joined.shape[-1]} entries, but the action space has {size}: "
             "it takes one for each action"
         )
-    return joined.astype(np.bool_)
+    return allowed
 
 
 def _leaf_array(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
@@ -332,6 +380,15 @@ def _leaf_array(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     if isinstance(space, spaces.MultiBinary):
         return tuple(space.shape), np.dtype(np.int8)
     return None
+
+
+def _leaf_range(space: Any) -> tuple[Any, Any]:
+    """``(start, size)`` of the numbers of a part; the size of a Box is None."""
+    if hasattr(space, "nvec"):
+        return np.asarray(space.start, np.int64), np.asarray(space.nvec, np.uint64)
+    if hasattr(space, "start"):
+        return int(space.start), int(space.n)
+    return 0, 2 if hasattr(space, "n") else None
 
 
 def _describe(space: Any) -> dict[str, Any]:

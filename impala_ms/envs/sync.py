@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from impala_ms.envs import compat4
 from impala_ms.envs.spaces import MASK, ActionLayout, ObservationLayout, joined_mask
-from impala_ms.envs.vector import LIVES, Observation, Rows, VectorEnvironment
-from impala_ms.errors import add_note
+from impala_ms.envs.vector import LIVES, Observation, Rows, VectorEnvironment, add_place
 
 
 class Columns:
@@ -25,7 +24,7 @@ class Columns:
         reward: ``[E]`` float64.
         terminated: ``[E]`` bool.
         truncated: ``[E]`` bool.
-        lives: ``[E]`` int64.
+        lives: ``[E]`` int64; 0 where nobody asks.
         mask: ``[E, M]`` bool, the action mask.
     """
 
@@ -68,10 +67,13 @@ class Singles:
         self._taken = [0] * len(indices)
         self._steps = 0
 
-    def lay_out(self, layout: ObservationLayout, action: ActionLayout) -> None:
-        """Say how observations and actions look, which the environments themselves told."""
+    def lay_out(self, layout: ObservationLayout, action: ActionLayout, *, lives: bool) -> None:
+        """Say how observations and actions look, which the environments themselves told.
+
+        Only with ``lives`` those of an info are read.
+        """
         self._layout, self._discrete = layout, action.num_actions > 0
-        self._mask_size = action.mask_size
+        self._mask_size, self._reads_lives = action.mask_size, lives
         if layout.has_mask:
             self.masked = True
         elif not action.mask_size:
@@ -89,12 +91,14 @@ class Singles:
         columns.terminated[:] = False
         columns.truncated[:] = False
         resets, plain = first.tolist(), self._layout.leaves.get("")
-        for index, choice in enumerate(action.tolist() if self._discrete else action):
+        for index in range(len(self.envs)):
             if resets[index]:
                 self._reset_one(index, None, columns)
                 continue
             self._taken[index] += 1
             try:
+                # As the space samples: a NumPy number of Discrete, else an array, also of shape ().
+                choice = action[index] if self._discrete else action[index, ...]
                 row = self.envs[index].step(choice)
                 if not isinstance(row, (tuple, list)) or len(row) != 5:
                     row = compat4.five_values(row)
@@ -111,7 +115,7 @@ class Singles:
                     over = bool(terminated or truncated)
                     self._read_info(index, observation, info, over, columns)
             except BaseException as error:
-                self._explain(error, index, f"step {self._taken[index]} of its episode")
+                self._explain(error, index, self._taken[index])
                 raise
 
     def close(self) -> None:
@@ -124,32 +128,39 @@ class Singles:
         try:
             observation, info = compat4.reset(self.envs[index], seed)
             self._layout.write(columns.observation, index, observation)
-            if self.masked is None:
-                self.masked = MASK in info
             self._read_info(index, observation, info, False, columns)
         except BaseException as error:
-            self._explain(error, index, "reset")
+            self._explain(error, index, None)
             raise
 
     def _read_info(
-        self, index: int, observation: Any, info: Mapping[str, Any], over: bool, columns: Columns
+        self, index: int, observation: Any, info: Any, over: bool, columns: Columns
     ) -> None:
-        columns.lives[index] = info.get(LIVES, 0)
-        if self.masked:
-            mask = (observation if self._layout.has_mask else info).get(MASK)
-            if mask is not None:
-                columns.mask[index] = joined_mask(mask, self._mask_size)
-            elif over:
-                columns.mask[index] = True  # nobody acts on a final observation
-            else:
-                raise ValueError(f"the info has no {MASK!r}, but that of the first reset had one")
+        if self._reads_lives:
+            columns.lives[index] = info.get(LIVES, 0)
+        if not self._mask_size:
+            return
+        place, holder = ("observation", observation) if self._layout.has_mask else ("info", info)
+        mask = holder.get(MASK) if isinstance(holder, Mapping) else None
+        if self.masked is None:
+            self.masked = mask is not None
+        first = f"that of the first reset (environment {self._begin})"
+        if mask is not None:
+            columns.mask[index] = joined_mask(mask, self._mask_size)
+            if not self.masked:
+                raise ValueError(
+                    f"the {place} has {MASK!r}, but {first} had none: return it from reset too"
+                )
+        elif over:
+            columns.mask[index] = True  # nobody acts on a final observation
+        elif self.masked:
+            raise ValueError(
+                f"the {place} has no {MASK!r}, but {first} had one: return it from every reset "
+                "and step"
+            )
 
-    def _explain(self, error: BaseException, index: int, where: str) -> None:
-        add_note(
-            error,
-            f"in {where}, environment {self._begin + index} of {self._total} ({self._id}), "
-            f"step {self._steps} since the start",
-        )
+    def _explain(self, error: BaseException, index: int, taken: int | None) -> None:
+        add_place(error, self._id, self._begin + index, self._total, taken, self._steps)
 
 
 class ColumnEnvironment(VectorEnvironment):
@@ -188,7 +199,7 @@ class SyncVectorEnvironment(ColumnEnvironment):
             seeds=seeds,
             **settings,
         )
-        self._singles.lay_out(self._layout, self._action)
+        self._singles.lay_out(self._layout, self._action, lives=self._episodic_life)
         self._fields = Columns.fields(self._layout, self._action.mask_size, self.num_envs)
 
     def close(self) -> None:

@@ -13,8 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impala_ms.envs.errors import MakeError
-from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout, joined_mask
-from impala_ms.errors import one_line
+from impala_ms.envs.spaces import (
+    MASK,
+    ObservationLayout,
+    OutsideSpaceError,
+    action_layout,
+    joined_mask,
+)
+from impala_ms.errors import add_note, one_line
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +49,7 @@ class VectorEnvironment:
 
     A plain observation space gives one array ``[E, …]``. Dict and Tuple, also one in the other,
     give ``{path: array [E, …]}``, where keys and indices are joined by ``/``; texts are left out.
+    What is Discrete or MultiDiscrete is counted from 0, whatever its ``start`` is.
 
     Arrays that ``step`` and ``reset`` return are valid until the next call: copy what is to stay.
 
@@ -126,7 +133,7 @@ class VectorEnvironment:
         """Entries of an action mask, M; 0 where all actions are allowed always.
 
         Whether the environment gives a mask in its info shows at the first reset, which is done
-        here if need be.
+        here if need be; later infos must agree with it.
         """
         if self._mask_size is None:
             self._unread = self._begin(self._seeds)
@@ -198,6 +205,7 @@ class VectorEnvironment:
         self._steps += 1
         action = self._action.encode(action)
         observation, reward, terminated, truncated, info = self._step_all(action, first)
+        observation = self._from_0(observation, first)
 
         self._lengths += ~first
         self._returns += reward
@@ -211,8 +219,7 @@ class VectorEnvironment:
             self._lengths[ended] = 0
         else:
             self.finished = _no_episodes()
-        if self._mask_size:
-            self._take_mask(info)
+        self._read_mask(info)
         if self._episodic_life:
             lives = np.array(info[LIVES])
             terminated = terminated | ((lives < self._lives) & (lives > 0) & ~first)
@@ -253,21 +260,51 @@ class VectorEnvironment:
         self._lengths[:] = 0
         self.finished = _no_episodes()
         observation, info = self._reset_all(seeds)
+        observation = self._from_0(observation, None)
         if self._mask_size is None:
-            self._mask_size = self._action.mask_size if MASK in info else 0
-        if self._mask_size:
-            self._take_mask(info)
+            self._mask_size = 0 if info.get(MASK) is None else self._action.mask_size
+        self._read_mask(info)
         if self._episodic_life:
             self._lives = np.array(info[LIVES])
         return observation
 
-    def _take_mask(self, info: Mapping[str, Any]) -> None:
-        self.action_mask = joined_mask(info[MASK], self._action.mask_size, (self.num_envs,))
-        if self.action_mask.shape[1] != self._mask_size:
+    def _from_0(self, observation: Observation, first: NDArray[np.bool_] | None) -> Observation:
+        """Parts that hold a choice are counted from 0; ``first`` None: all were reset."""
+        try:
+            for leaf in self._layout.counted:
+                if isinstance(observation, dict):
+                    observation = observation | {leaf.path: leaf.from_0(observation[leaf.path])}
+                else:
+                    observation = leaf.from_0(observation)
+        except OutsideSpaceError as error:
+            was_reset = first is None or first[error.index]
+            taken = None if was_reset else int(self._lengths[error.index]) + 1
+            add_place(error, self.id, error.index, self.num_envs, taken, self._steps)
+            raise
+        return observation
+
+    def _read_mask(self, info: Mapping[str, Any]) -> None:
+        size = self._action.mask_size
+        mask = info.get(MASK) if size else None
+        if mask is None and not self._mask_size:
+            return
+        if mask is None:
+            allowed, given = np.ones((self.num_envs, size), np.bool_), self._over
+        else:
+            allowed = joined_mask(mask, size, (self.num_envs,))
+            if not self._mask_size:
+                raise ValueError(
+                    f"{self.id}: the info of step {self._steps} has {MASK!r}, but that of the "
+                    "first reset had none: return it from reset too"
+                )
+            # gymnasium says of which environments it is; nobody acts on a final observation.
+            given = info.get(f"_{MASK}", True) | self._over
+        if not np.all(given):
             raise ValueError(
-                f"{self.id}: an action mask has {self.action_mask.shape[1]} entries, but the "
-                f"action space wants {self._mask_size}, one for each action"
+                f"{self.id}: the info of step {self._steps} has no {MASK!r} of environment "
+                f"{int(np.argmin(given))}: return it from every reset and every step but the last"
             )
+        self.action_mask = allowed
 
     def _check_limit(self, limit: int, truncated: NDArray[np.bool_]) -> None:
         """Say once that episodes do not keep to the step limit: their last rows are suspect."""
@@ -286,6 +323,16 @@ class VectorEnvironment:
                 self._lengths[index],
                 limit,
             )
+
+
+def add_place(
+    error: BaseException, id: str, index: int, total: int, taken: int | None, steps: int
+) -> None:
+    """Say in which environment and step an exception was raised; ``taken`` None: in reset."""
+    where = "reset" if taken is None else f"step {taken} of its episode"
+    add_note(
+        error, f"in {where}, environment {index} of {total} ({id}), step {steps} since the start"
+    )
 
 
 def _no_episodes() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:

@@ -65,18 +65,25 @@ class StructuredEnv(SpacesEnv):
 class MaskedEnv(SpacesEnv):
     """Action ``step % n`` is forbidden; after the last step all are, or there is no mask at all.
 
-    The mask is in the info, or a part of the observation if ``place`` is "observation".
+    The mask is in the info, or a part of the observation if ``place`` is "observation". The
+    info has none at step ``forgets_at`` of an episode, also for the seeds ``only_for`` alone.
     """
 
     def __init__(
-        self, action_space=None, place="info", at_the_end="all", forgets_at=None, size=None
+        self,
+        action_space=None,
+        place="info",
+        at_the_end="all",
+        forgets_at=None,
+        only_for=None,
+        size=None,
     ):
         action_space = action_space or spaces.Discrete(3)
         super().__init__(action_space=action_space)
         nvec = getattr(action_space, "nvec", None)
         self._sizes = [action_space.n] if nvec is None else nvec.tolist()
         self._place, self._at_the_end, self._forgets_at = place, at_the_end, forgets_at
-        self._size = size
+        self._size, self._only_for = size, only_for
         if place == "observation":
             mask = spaces.MultiBinary(int(size or sum(self._sizes)))
             self.observation_space = spaces.Dict(count=self.observation_space, action_mask=mask)
@@ -90,11 +97,13 @@ class MaskedEnv(SpacesEnv):
         mask = self._mask(over)
         if self._place == "observation":
             return {"action_mask": np.concatenate([mask]).astype(np.int8), "count": observation}, {}
-        if self._step == self._forgets_at or (over and self._at_the_end == "missing"):
+        forgets = self._step == self._forgets_at and self._only_for in (None, self._seed)
+        if forgets or (over and self._at_the_end == "missing"):
             return observation, {}
         return observation, {"action_mask": np.ones(self._size) if self._size else mask}
 
     def reset(self, *, seed=None, options=None):
+        self._seed = seed
         observation, _ = super().reset(seed=seed)
         return self._with_mask(observation, False)
 
@@ -102,6 +111,20 @@ class MaskedEnv(SpacesEnv):
         observation, reward, terminated, truncated, _ = super().step(action)
         observation, info = self._with_mask(observation, terminated)
         return observation, reward, terminated, truncated, info
+
+
+class InfoEnv(SpacesEnv):
+    """Every info is ``info``; that of reset is ``reset_info``."""
+
+    def __init__(self, info=None, reset_info=None, **kwargs):
+        super().__init__(**kwargs)
+        self._info, self._reset_info = info, reset_info
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self._reset_info
+
+    def step(self, action):
+        return *super().step(action)[:4], self._info
 
 
 class LivesEnv(CountingEnv):
@@ -118,6 +141,20 @@ class LivesEnv(CountingEnv):
 
     def step(self, action):
         return *super().step(action)[:4], self._info()
+
+
+class PickyEnv(SpacesEnv):
+    """Refuses an action that is not of the kind that the space samples; keeps it and changes it."""
+
+    def step(self, action):
+        sampled = self.action_space.sample()
+        if type(action) is not type(sampled) or action.dtype != sampled.dtype:
+            raise TypeError(f"{action!r} is not like {sampled!r}")
+        if not self.action_space.contains(action) or any(action is old for old in self.taken):
+            raise ValueError(f"{action!r} is not in {self.action_space}")
+        if isinstance(action, np.ndarray):
+            action[...] = 1
+        return super().step(action)
 
 
 class DyingEnv(CountingEnv):
@@ -156,5 +193,7 @@ class Unpicklable(Exception):
 gymnasium.register("SpacesFake-v0", SpacesEnv)
 gymnasium.register("Structured-v0", StructuredEnv)
 gymnasium.register("Masked-v0", MaskedEnv)
+gymnasium.register("Picky-v0", PickyEnv)
+gymnasium.register("Info-v0", InfoEnv)
 gymnasium.register("Lives-v0", LivesEnv)
 gymnasium.register("Dying-v0", DyingEnv)

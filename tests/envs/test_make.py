@@ -249,6 +249,27 @@ class TestOldInterface:
         env.reset()
         assert drawn[0] != single[0].drawn
 
+    @pytest.mark.parametrize("mark", [None, np.bool_(False), 0, [False]])
+    def test_a_mark_that_says_no(self, mark):
+        env = self.make(flags={"TimeLimit.truncated": mark})
+        env.reset()
+        _, _, terminated, truncated, _ = play(env, 3)
+        assert terminated[:, 0].tolist() == [False, False, True]
+        assert not truncated.any()
+
+    @pytest.mark.parametrize("mark", ["yes", [True, False]])
+    def test_a_mark_that_is_neither_true_nor_false_is_one_line(self, mark):
+        env = self.make(flags={"TimeLimit.truncated": mark}, length=1)
+        env.reset()
+        with pytest.raises(ValueError, match=r"info\['TimeLimit.truncated'\] is .*: it takes true"):
+            env.step(actions(env, 0))
+
+    @pytest.mark.parametrize("made", [lambda o: (o, None), lambda o: [o, {}], lambda o: (o, {})])
+    def test_what_reset_may_return(self, made, monkeypatch):
+        env = self.make()
+        monkeypatch.setattr(Old, "reset", lambda self: made(np.ones(1, np.float32)))
+        assert env.reset().tolist() == [[1]]
+
     def test_a_reward_of_shape_1_is_a_number(self):
         env = self.make(reward=np.array([2.5]))
         env.reset()
@@ -574,14 +595,14 @@ class TestSeeds:
         seeds = [s for numbers in (base, *others) for s in episode_seeds(*numbers, 50)]
         assert len(seeds) == 300
         assert len(set(seeds)) == 300
-        assert all(type(s) is int and 0 <= s < 2**32 for s in seeds)
+        assert all(type(s) is int and 0 <= s < 2**31 for s in seeds)
 
     def test_they_are_the_same_again_and_for_fewer_environments(self):
         assert episode_seeds(3, 1, 2, 0, 8)[:4] == episode_seeds(3, 1, 2, 0, 4)
 
     def test_the_documented_derivation(self):
         expected = np.random.SeedSequence((3, 1, 2, 0, 5)).generate_state(1, np.uint32)[0]
-        assert episode_seeds(3, 1, 2, 0, 6)[5] == expected
+        assert episode_seeds(3, 1, 2, 0, 6)[5] == expected % 2**31
 
 
 def test_importing_the_layer_is_light():

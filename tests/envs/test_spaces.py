@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from impala_ms.envs.make import MakeError, make_vec
 from impala_ms.envs.native import NativeVectorEnvironment
+from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.trajectory import leaf_array, leaves
 from tests.envs import fakes
@@ -48,7 +49,7 @@ PLAIN = [
     spaces.Box(0, 1, (2,), np.bool_),
     spaces.Discrete(4, start=-1),
     spaces.MultiDiscrete([3, 4]),
-    spaces.MultiDiscrete([[3, 4], [5, 6]], dtype=np.int32),
+    spaces.MultiDiscrete([[3, 4], [5, 6]], dtype=np.int32, start=[[0, 7], [-2, 0]]),
     spaces.MultiBinary(3),
     spaces.MultiBinary((2, 3)),
 ]
@@ -68,7 +69,7 @@ class TestPlainObservations:
         for expected, row in zip(given, seen, strict=True):
             assert row.shape == (1, *shape)
             assert row.dtype == dtype
-            np.testing.assert_array_equal(row[0], expected)
+            np.testing.assert_array_equal(row[0], expected - getattr(space, "start", 0))
 
     def test_descriptions(self):
         described = [
@@ -79,7 +80,7 @@ class TestPlainObservations:
         assert described == [
             {"type": "Discrete", "n": 4, "start": -1},
             {"type": "MultiDiscrete", "nvec": [3, 4], "start": [0, 0]},
-            {"type": "MultiDiscrete", "nvec": [[3, 4], [5, 6]], "start": [[0, 0], [0, 0]]},
+            {"type": "MultiDiscrete", "nvec": [[3, 4], [5, 6]], "start": [[0, 7], [-2, 0]]},
             {"type": "MultiBinary", "n": 3},
             {"type": "MultiBinary", "n": [2, 3]},
         ]
@@ -122,6 +123,82 @@ class TestPlainObservations:
             np.testing.assert_array_equal(row[0], value)
 
 
+def native(**kwargs):
+    envs = gymnasium.vector.SyncVectorEnv([lambda: fakes.SpacesEnv(**kwargs)] * 2)
+    return NativeVectorEnvironment("native", envs, seeds=[0, 0])
+
+
+# A space, two observations, a wrong one, the two counted from 0, and what the message says.
+CHOICES = [
+    (spaces.Discrete(4, start=10), [10, 13], 14, [0, 3], ("14", "", "10 to 13")),
+    (spaces.Discrete(4, start=10), [10, 13], 9, [0, 3], ("9", "", "10 to 13")),
+    (spaces.Discrete(3, start=-3), [-3, -1], 0, [0, 2], ("0", "", "-3 to -1")),
+    (spaces.Discrete(3), [0, 2], -1, [0, 2], ("-1", "", "0 to 2")),
+    (
+        spaces.MultiDiscrete([2, 3], start=[5, -1]),
+        [[6, -1], [5, 1]],
+        [5, 2],
+        [[1, 0], [0, 2]],
+        ("2", " at [1]", "-1 to 1"),
+    ),
+    (spaces.MultiBinary(2), [[0, 1], [1, 1]], [2, 0], [[0, 1], [1, 1]], ("2", " at [0]", "0 to 1")),
+    (spaces.MultiBinary(1), [[0], [1]], [-1], [[0], [1]], ("-1", " at [0]", "0 to 1")),
+]
+
+
+class TestChoices:
+    """What is Discrete, MultiDiscrete or MultiBinary in an observation."""
+
+    @pytest.mark.parametrize("nested", [False, True])
+    @pytest.mark.parametrize("made", [lambda **kwargs: make(num_envs=2, **kwargs), native])
+    @pytest.mark.parametrize(("space", "given", "wrong", "seen", "says"), CHOICES, ids=str)
+    def test_they_are_counted_from_0_and_must_lie_in_the_space(
+        self, made, nested, space, given, wrong, seen, says
+    ):
+        rows = [np.array(row) for row in (*given, wrong)]
+        if nested:
+            whole = spaces.Dict(a=spaces.Box(0, 9, ()), b=spaces.Tuple([space]))
+            env = made(observation_space=whole, observe=lambda i: {"a": 5.0, "b": (rows[i],)})
+        else:
+            env = made(observation_space=space, observe=rows.__getitem__)
+        results = [env.reset(), env.step(np.zeros(2, int))[0]]
+        results = [row["b/0"] if nested else row for row in results]
+        assert [row.tolist() for row in results] == [[row] * 2 for row in seen]
+        assert env.spaces()["observation"]["type"] == ("Dict" if nested else type(space).__name__)
+        with pytest.raises(ValueError, match="the environment returned") as caught:
+            env.step(np.zeros(2, int))
+        value, element, allowed = says
+        field = " for 'b/0'" if nested else ""
+        assert str(caught.value) == (
+            f"the environment returned {value}{field}{element} in an observation, but the "
+            f"observation space allows {allowed}"
+        )
+        (note,) = caught.value.__notes__
+        assert note.startswith("in step 2 of its episode, environment 0 of 2 (")
+        assert note.endswith(", step 2 since the start")
+
+    def test_workers_give_the_same(self):
+        env = make_vec(
+            "tests.envs.fakes:Structured-v0",
+            num_envs=2,
+            seeds=[0, 0],
+            vectorization="processes",
+            kwargs={"lengths": (9,)},
+        )
+        assert env.reset()["a"].tolist() == [0, 0]
+        for step in range(1, 5):
+            assert env.step(np.zeros(2, int))[0]["a"].tolist() == [step] * 2
+        with pytest.raises(ValueError, match=r"returned 7 for 'a' in .* allows 2 to 6"):
+            env.step(np.zeros(2, int))
+        env.close()
+
+    def test_a_wrong_first_observation_is_of_the_reset(self):
+        env = make(observation_space=spaces.Discrete(3), observe=lambda _: 3, num_envs=2)
+        with pytest.raises(ValueError, match="returned 3 in an observation") as caught:
+            env.reset()
+        assert caught.value.__notes__[0].startswith("in reset, environment 0 of 2 (")
+
+
 class TestStructuredObservations:
     EXPECTED = {  # noqa: RUF012
         "z": ((2, 3), np.uint8),
@@ -143,7 +220,7 @@ class TestStructuredObservations:
                 assert (row[path].shape, row[path].dtype) == ((2, *shape), dtype)
                 assert row[path].flags.c_contiguous
             assert row["z"].tolist() == [[[100 + step] * 3] * 2] * 2
-            assert row["a"].tolist() == [2 + step] * 2
+            assert row["a"].tolist() == [step] * 2
             assert row["inner/0"].tolist() == [step / 8] * 2
             assert row["inner/1/x"].tolist() == [[1, 1, 1]] * 2
             assert row["inner/1/y"].tolist() == [[0, step]] * 2
@@ -236,10 +313,11 @@ class TestActions:
         ]
         assert all(space.contains(action) for action in taken)
 
-    def test_a_scaled_number_never_leaves_its_bounds(self):
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_a_scaled_number_never_leaves_its_bounds(self, dtype):
         random = np.random.default_rng(0)
-        low = random.normal(size=(999,)).astype(np.float32)
-        space = spaces.Box(low, low + np.float32(1e-6))
+        low = random.normal(size=999).astype(dtype)
+        space = spaces.Box(low, low + random.random(999).astype(dtype), dtype=dtype)
         env = make(action_space=space)
         for action in self.step(env, np.full(999, -1), np.full(999, 1), random.normal(size=999)):
             assert space.contains(action)
@@ -261,6 +339,36 @@ class TestActions:
             "1 of the 2 numbers of an action have an infinite bound and are not scaled",
         ]
         assert scaled.spaces() == plain.spaces()
+
+    @pytest.mark.parametrize("vectorization", ["sync", "processes"])
+    @pytest.mark.parametrize(
+        "space",
+        [
+            spaces.Discrete(3),
+            spaces.Discrete(3, start=-1, dtype=np.int32),
+            spaces.MultiDiscrete([2, 3]),
+            spaces.MultiDiscrete([2, 3], dtype=np.int32, start=[1, 1]),
+            spaces.MultiBinary(2),
+            spaces.MultiBinary((2, 1)),
+            spaces.Box(-1, 1, ()),
+            spaces.Box(-1, 1, (2, 2), np.float64),
+        ],
+        ids=str,
+    )
+    def test_environments_are_given_what_the_space_would_sample(self, space, vectorization):
+        env = make_vec(
+            "tests.envs.fakes:Picky-v0",
+            num_envs=2,
+            seeds=[0, 0],
+            kwargs={"action_space": space},
+            vectorization=vectorization,
+        )
+        env.reset()
+        sampled = np.zeros((2, *env._action.shape), np.float32 if env._action.box else np.int64)
+        env.step(sampled)
+        env.step(sampled)
+        assert not sampled.any()
+        env.close()
 
     def test_an_action_of_another_shape_is_refused(self):
         env = make(action_space=spaces.Box(-1, 1, (2,)))
@@ -353,6 +461,70 @@ class TestActionMasks:
         assert env.mask_size == 0
         assert list(env.reset()) == ["action_mask"]
 
+    @pytest.mark.parametrize("place", ["sync", "processes", "native"])
+    def test_one_that_the_first_reset_had_not_is_one_line(self, place):
+        kwargs = {"info": {"action_mask": np.array([1, 0], np.int8)}, "reset_info": {}}
+        env = self.vector("Info-v0", fakes.InfoEnv, place, **kwargs)
+        env.reset()
+        assert env.mask_size == 0
+        says = "has 'action_mask', but that of the first reset.* had none: return it from reset too"
+        with pytest.raises(ValueError, match=says) as caught:
+            env.step(np.zeros(2, int))
+        text = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
+        assert "step 1" in text
+        assert "\n" not in text
+        env.close()
+
+    @pytest.mark.parametrize("place", ["sync", "processes", "native"])
+    @pytest.mark.parametrize("forgets", [0, 1])
+    def test_one_of_some_environments_only_is_one_line(self, place, forgets):
+        kwargs = {"forgets_at": 0, "only_for": forgets}
+        env = self.vector("Masked-v0", fakes.MaskedEnv, place, **kwargs)
+        with pytest.raises(ValueError, match=r"'action_mask'.*return it from .*reset") as caught:
+            env.reset()
+        assert f"nvironment {forgets}" in str(caught.value) + "".join(
+            getattr(caught.value, "__notes__", ())
+        )
+        env.close()
+
+    def test_a_native_program_needs_none_of_a_final_observation_but_of_any_other(self):
+        env = self.vector("Masked-v0", fakes.MaskedEnv, "native", at_the_end="missing")
+        env.reset()
+        for _ in range(3):
+            env.step(np.zeros(2, int))
+        assert env.action_mask.tolist() == [[True] * 3] * 2
+        env = self.vector("Masked-v0", fakes.MaskedEnv, "native", forgets_at=2, only_for=1)
+        env._envs.reset(seed=0)
+        env.reset()
+        env.step(np.zeros(2, int))
+        with pytest.raises(ValueError, match="step 2 has no 'action_mask' of environment 1: ret"):
+            env.step(np.zeros(2, int))
+
+    def vector(self, id, made, place, **kwargs):
+        if place == "native":
+            envs = gymnasium.vector.SyncVectorEnv([lambda: made(**kwargs)] * 2)
+            return NativeVectorEnvironment("native", envs, seeds=[0, 1])
+        return make_vec(
+            f"tests.envs.fakes:{id}", num_envs=2, seeds=[0, 1], vectorization=place, kwargs=kwargs
+        )
+
+    @pytest.mark.parametrize(
+        "mask", [3, "10", [], {"a": 1}, np.array([-1e9, 0.0]), np.array(["1", "0"])]
+    )
+    def test_one_of_a_strange_kind_is_one_line(self, mask):
+        env = make("Info-v0", reset_info={"action_mask": mask})
+        with pytest.raises(ValueError, match=r"'action_mask' is .*, but it takes 0 or 1") as caught:
+            env.reset()
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "mask", [[1, 0], (True, False), np.array([1.0, 0.0]), np.array([[1, 0]], np.uint8)]
+    )
+    def test_one_of_any_numbers_0_and_1_is_taken(self, mask):
+        env = make("Info-v0", reset_info={"action_mask": mask})
+        env.reset()
+        assert env.action_mask.tolist() == [[True, False]]
+
 
 class TestLives:
     def play(self, episodic_life):
@@ -373,8 +545,52 @@ class TestLives:
         assert first == [0, 0, 0, 0, 0, 0, 1, 0, 0, 0]
         assert finished == [[6.0], [6]]
 
-    def test_or_not(self):
+    def test_a_lost_life_is_not_terminal_without_episodic_life(self):
         assert self.play(False)[0] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+    def test_workers_read_them_too(self):
+        env = ProcessVectorEnvironment(
+            "lives", fakes.LivesEnv, seeds=[0, 0], processes=2, episodic_life=True
+        )
+        env.reset()
+        ends = [env.step(np.zeros(2, int))[2].tolist() for _ in range(4)]
+        env.close()
+        assert ends == [[False] * 2, [True] * 2, [False] * 2, [True] * 2]
+
+
+class TestInfos:
+    """Keys that nobody asked for may hold anything; an info need not be there."""
+
+    @pytest.mark.parametrize(
+        "info",
+        [
+            {"lives": [3, 2], "TimeLimit.truncated": [1, 2]},
+            {"lives": None, "action_mask": None},
+            {"lives": "three"},
+            None,
+            ["lives"],
+        ],
+        ids=str,
+    )
+    def test_they_are_not_read(self, info):
+        env = make("Info-v0", 2, info=info, reset_info=None)
+        env.reset()
+        rows = [env.step(np.zeros(2, int)) for _ in range(5)]
+        assert [int(row[2][0]) for row in rows] == [0, 0, 1, 0, 0]
+        assert not any(row[3].any() for row in rows)
+
+    def test_workers_do_not_read_them_either(self):
+        env = make("Info-v0", 2, info={"lives": [3, 2]}, vectorization="processes")
+        env.reset()
+        assert env.step(np.zeros(2, int))[0].tolist() == [[1], [1]]
+        env.close()
+
+    def test_a_mask_of_continuous_actions_is_not_read(self):
+        info, box = {"action_mask": "none"}, spaces.Box(-1, 1, (2,))
+        env = make("Info-v0", info=info, reset_info=info, action_space=box)
+        env.reset()
+        env.step(np.zeros((1, 2)))
+        assert env.action_mask is None
 
 
 class TestFrameStack:
