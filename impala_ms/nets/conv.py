@@ -5,6 +5,8 @@ compiler, MindSpore's. The former want the channels of a pixel side by side; onl
 comes in has them as planes, which is how frames are stacked.
 """
 
+import functools
+import logging
 import math
 from numbers import Real
 
@@ -16,34 +18,65 @@ from mindspore.common.initializer import Orthogonal
 from impala_ms.nets import native
 from impala_ms.nets.mlp import dense
 
-COLOURS = (1, 3, 4)  # channels of an image whose channels come last
+logger = logging.getLogger(__name__)
+
+CHANNELS = ("first", "last", "auto")
 
 
-def image_of(observation_shape):
+def image_of(observation_shape, channels="auto"):
     """Where the channels of an observation are, and what image it makes.
 
     Args:
-        observation_shape: ``(H, W)``, ``(C, H, W)``, ``(H, W, C)`` or one of the last two with
-            stacked frames before it, ``(k, ...)``, which become channels, the frame counting
-            slowest. Channels are last where there are 1, 3 or 4 of them and fewer than rows.
+        observation_shape: ``(H, W)``, ``(C, H, W)``, ``(H, W, C)`` or one of them with stacked
+            frames before it, ``(k, ...)``, which become channels, the frame counting slowest.
+            ``(k, H, W)`` is as ``(C, H, W)``.
+        channels: ``first``, ``last`` or ``auto``: a square image shows what its channels are;
+            of another one they are the shorter of the first and the last axis; where both are of
+            one length, the last.
 
     Returns:
         ``(whether the channels are last, (C, H, W))``.
 
     Raises:
-        ValueError: If the shape is none of these.
+        ValueError: If the shape is none of these, or ``channels``.
     """
+    if channels not in CHANNELS:
+        raise ValueError(
+            f"network.options has channels {channels!r}: allowed are {', '.join(CHANNELS)}, the "
+            "place of the channels in the shape of an image"
+        )
     given = tuple(observation_shape)
     if not 2 <= len(given) <= 4 or min(given) < 1:
         raise ValueError(
             f"observations of shape {list(given)} are no images: [H, W], [C, H, W], [H, W, C], or "
             "stacked frames [k, C, H, W], [k, H, W, C]; use the torso mlp"
         )
-    last = len(given) > 2 and given[-1] in COLOURS and given[-1] < given[-3]
+    last = len(given) > 2 and (channels == "last" or (channels == "auto" and looks_last(given)))
     if last:
         given = *given[:-3], given[-1], *given[-3:-1]
-    *channels, height, width = given
-    return last, (math.prod(channels), height, width)
+    *others, height, width = given
+    return last, (math.prod(others), height, width)
+
+
+def looks_last(shape):
+    """Whether ``(..., a, b, c)`` looks like an image with its channels last."""
+    a, b, c = shape[-3:]
+    if (a == b) != (b == c):
+        return a == b
+    return c <= a
+
+
+@functools.cache
+def say_layout(shape, channels):
+    """Log how observations of a shape are read, once in a process: actor and learner both ask."""
+    if len(shape) < 3:
+        return
+    last, (count, height, width) = image_of(shape, channels)
+    place, other = ("last", "first") if last else ("first", "last")
+    why = "as network.options.channels says"
+    if channels == "auto":
+        why = f"guessed from the shape {list(shape)}; network.options.channels={other} changes it"
+    logger.info("images %dx%d with %d channels (channels %s, %s)", height, width, count, place, why)
 
 
 class ImageTorso(nn.Cell):
@@ -54,6 +87,7 @@ class ImageTorso(nn.Cell):
         layers: ``(outputs, kernel, stride)`` of each convolution.
         black: Of uint8, what becomes 0. Layers learn fastest if that is the background.
         scale: Of uint8, the difference that becomes 1.
+        channels: Where they are in the shape: ``first``, ``last`` or ``auto`` (``image_of``).
 
     Attributes:
         image: ``(C, H, W)``, stacked frames being channels.
@@ -61,10 +95,10 @@ class ImageTorso(nn.Cell):
         channels_come_last: Whether the layers put out ``[N, H, W, C]``, as the kernels do.
 
     Raises:
-        ValueError: If the shape is that of no image, or there is no such scale.
+        ValueError: If the shape is that of no image, or there are no such options.
     """
 
-    def __init__(self, observation_shape, layers, black, scale):
+    def __init__(self, observation_shape, layers, black, scale, channels="auto"):
         super().__init__()
         if not all(isinstance(x, Real) and math.isfinite(x) for x in (black, scale)) or scale <= 0:
             raise ValueError(
@@ -72,7 +106,9 @@ class ImageTorso(nn.Cell):
                 "and a scale above 0"
             )
         self.factor, self.offset = 1.0 / scale, -black / scale
-        self.channels_last, self.image = image_of(observation_shape)
+        self.observation_shape = tuple(observation_shape)
+        self.channels_last, self.image = image_of(observation_shape, channels)
+        say_layout(self.observation_shape, channels)
         self.library = native.kernels(layers)
         self.channels_come_last = self.library is not None
 
@@ -85,9 +121,9 @@ class ImageTorso(nn.Cell):
 
     def planes(self, images):
         """``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]`` as ``[N, C, H, W]``."""
-        if self.channels_last:
-            return np.moveaxis(images, -1, 1)
-        return images[:, None] if images.ndim == 3 else images
+        if images.ndim == 3:  # also where stacks of them look as if they had their channels last
+            return images[:, None]
+        return np.moveaxis(images, -1, 1) if self.channels_last else images
 
     def prepare(self, images):
         """What ``construct`` takes of images, by NumPy and once for each.
@@ -97,9 +133,19 @@ class ImageTorso(nn.Cell):
 
         Returns:
             ``[N, C, H, W]``, uint8 or float32: bytes become numbers when they are used.
+
+        Raises:
+            ValueError: If the network is made for images of another size.
         """
         dtype = np.uint8 if images.dtype == np.uint8 else np.float32
-        return np.ascontiguousarray(self.planes(images), dtype)
+        planes = self.planes(images)
+        if planes.shape[-2:] != self.image[1:]:  # stacks (k, H, W) that were read as (H, W, C)
+            raise ValueError(
+                f"frames {list(images.shape[1:])} do not make the images "
+                f"{self.image[1]}x{self.image[2]} that were read from the shape "
+                f"{list(self.observation_shape)}: set network.options.channels=first"
+            )
+        return np.ascontiguousarray(planes, dtype)
 
     def read(self, images):
         """What the first layer takes of images or stacks: frames as channels, and numbers."""
@@ -149,14 +195,14 @@ class ConvTorso(ImageTorso):
             ReLU.
         outputs: Width of the fully connected layer behind them. It reads pixel by pixel, the
             channels of a pixel side by side.
-        black, scale: As of ``ImageTorso``.
+        black, scale, channels: As of ``ImageTorso``.
 
     Raises:
         ValueError: If the image is too small for the layers.
     """
 
-    def __init__(self, observation_shape, layers, outputs, black=0.0, scale=255.0):
-        super().__init__(observation_shape, layers, black, scale)
+    def __init__(self, observation_shape, layers, outputs, black=0.0, scale=255.0, channels="auto"):
+        super().__init__(observation_shape, layers, black, scale, channels)
         inputs, height, width = self.image
         smallest = 1
         for _, kernel, stride in reversed(layers):
@@ -195,8 +241,9 @@ class Shallow(ConvTorso):
         Espeholt et al. 2018, arXiv:1802.01561, figure 3, left.
     """
 
-    def __init__(self, observation_shape, black=0.0, scale=255.0):
-        super().__init__(observation_shape, ((16, 8, 4), (32, 4, 2)), 256, black, scale)
+    def __init__(self, observation_shape, black=0.0, scale=255.0, channels="auto"):
+        layers = (16, 8, 4), (32, 4, 2)
+        super().__init__(observation_shape, layers, 256, black, scale, channels)
 
 
 class Nature(ConvTorso):
@@ -206,6 +253,6 @@ class Nature(ConvTorso):
         Mnih et al. 2015, doi:10.1038/nature14236, methods.
     """
 
-    def __init__(self, observation_shape, black=0.0, scale=255.0):
+    def __init__(self, observation_shape, black=0.0, scale=255.0, channels="auto"):
         layers = (32, 8, 4), (64, 4, 2), (64, 3, 1)
-        super().__init__(observation_shape, layers, 512, black, scale)
+        super().__init__(observation_shape, layers, 512, black, scale, channels)

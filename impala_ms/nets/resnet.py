@@ -33,23 +33,30 @@ class ResNet(ImageTorso):
 
     Args:
         observation_shape: Of one image or of stacked frames (``image_of``).
-        channels: Of each section.
+        sizes: Channels that each section puts out.
         outputs: Width of the fully connected layer behind them.
-        black, scale: As of ``ImageTorso``.
+        black, scale, channels: As of ``ImageTorso``.
 
     Source:
         Espeholt et al. 2018, arXiv:1802.01561, figure 3, right.
     """
 
     def __init__(
-        self, observation_shape, channels=(16, 32, 32), outputs=256, black=0.0, scale=255.0
+        self,
+        observation_shape,
+        sizes=(16, 32, 32),
+        outputs=256,
+        black=0.0,
+        scale=255.0,
+        channels="auto",
     ):
         """Draw the initial weights from MindSpore's generator."""
-        super().__init__(observation_shape, [(size, 3, 1) for size in channels], black, scale)
+        layers = [(size, 3, 1) for size in sizes]
+        super().__init__(observation_shape, layers, black, scale, channels)
         inputs, height, width = self.image
         conv = functools.partial(self.convolution, kernel=3, padding=1)
         cells = []
-        for size in channels:
+        for size in sizes:
             cells.append(conv(inputs, size, first=not cells))
             pool = nn.MaxPool2d(3, 2, pad_mode="same")
             cells.append(native.Pool(self.library) if self.library else pool)

@@ -1,5 +1,6 @@
 """Convolutional torsos against NumPy in float64, and the images they accept."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from impala_ms import doctor
-from impala_ms.nets.conv import Nature, Shallow
+from impala_ms.nets import conv
+from impala_ms.nets.conv import Nature, Shallow, image_of
 from impala_ms.nets.resnet import ResNet
 from tests.compiled import one_by_one
 from tests.nets import reference
@@ -133,9 +135,11 @@ LAYOUTS = [
     ((7, 9, 3), (3, 7, 9), 1, (2, 0, 1)),
     ((7, 9, 1), (1, 7, 9), 1, (2, 0, 1)),
     ((7, 9, 4), (4, 7, 9), 1, (2, 0, 1)),
-    ((3, 9, 3), (3, 9, 3), 1, (0, 1, 2)),  # not fewer than rows
-    ((7, 9, 2), (7, 9, 2), 1, (0, 1, 2)),
+    ((3, 9, 3), (3, 3, 9), 1, (2, 0, 1)),  # as many as rows
+    ((7, 9, 2), (2, 7, 9), 1, (2, 0, 1)),
+    ((8, 8, 8), (8, 8, 8), 1, (2, 0, 1)),
     ((7, 9), (4, 7, 9), 4, (0, 1)),
+    ((8, 8), (8, 8, 8), 8, (0, 1)),
     ((7, 9, 3), (6, 7, 9), 2, (2, 0, 1)),
     ((3, 7, 9), (6, 7, 9), 2, (0, 1, 2)),
 ]
@@ -144,13 +148,98 @@ LAYOUTS = [
 @pytest.mark.parametrize(("shape", "wanted", "frames", "order"), LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int32, np.bool_])
 def test_layouts_of_images(shape, wanted, frames, order, dtype):
-    net = ResNet(shape if frames == 1 else (frames, *shape), channels=(4,), outputs=3)
+    net = ResNet(shape if frames == 1 else (frames, *shape), sizes=(4,), outputs=3)
     assert net.image == wanted
     images = np.random.default_rng(0).integers(0, 256, (2, frames, *shape)).astype(dtype)
     x = images.transpose(0, 1, *(axis + 2 for axis in order)).reshape(2, *wanted)
     result = stacks(net, images).reshape(2, *wanted)
     assert result.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
     np.testing.assert_array_equal(result, x)
+
+
+@pytest.mark.parametrize("size", [2, 6, 9, 12, 16, 27])
+@pytest.mark.parametrize("image", [(12, 12), (16, 16), (28, 30)])
+def test_any_number_of_channels_is_seen_on_either_side(size, image):
+    assert image_of((*image, size)) == (True, (size, *image))
+    # 12 x 12 x 12 could be either: it is as gymnasium's images are
+    assert image_of((size, *image)) == (image == (size, size), (size, *image))
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((84, 84, 3), (True, (3, 84, 84))),
+        ((3, 84, 84), (False, (3, 84, 84))),
+        ((4, 84, 84), (False, (4, 84, 84))),  # as four stacked frames of 84 x 84
+        ((84, 84, 4), (True, (4, 84, 84))),
+        ((84, 84, 1), (True, (1, 84, 84))),
+        ((84, 84), (False, (1, 84, 84))),
+        ((210, 160, 3), (True, (3, 210, 160))),
+        ((3, 210, 160), (False, (3, 210, 160))),
+        ((72, 96, 3), (True, (3, 72, 96))),
+        ((4, 210, 160, 3), (True, (12, 210, 160))),
+        ((4, 3, 84, 84), (False, (12, 84, 84))),
+        ((2, 7, 7, 3), (True, (6, 7, 7))),
+    ],
+)
+def test_usual_images_are_read_as_old_checkpoints_have_them(shape, wanted):
+    assert image_of(shape) == wanted
+
+
+@pytest.mark.parametrize("make", [Shallow, Nature, ResNet])
+def test_both_layouts_of_an_image_have_the_same_features(make):
+    images = np.random.default_rng(0).integers(0, 256, (2, 36, 40, 6), dtype=np.uint8)
+    first, last = make((6, 36, 40)), make((36, 40, 6))
+    for given, parameter in zip(first.get_parameters(), last.get_parameters(), strict=True):
+        parameter.set_data(given.value())
+    wanted = features_of(first, images.transpose(0, 3, 1, 2))
+    assert np.abs(wanted).max() > 0.1
+    np.testing.assert_array_equal(features_of(last, images), wanted)
+
+
+def test_channels_overrules_the_guess():
+    assert image_of((12, 12, 6), "first") == (False, (12, 12, 6))
+    assert image_of((6, 12, 12), "last") == (True, (12, 6, 12))
+    assert image_of((2, 6, 12, 12), "last") == (True, (24, 6, 12))
+    assert image_of((12, 6), "last") == image_of((12, 6), "first") == (False, (1, 12, 6))
+    assert ResNet((12, 12, 6), channels="first").image == (12, 12, 6)
+
+
+@pytest.mark.parametrize("make", [Shallow, Nature, ResNet])
+@pytest.mark.parametrize("channels", ["lst", 3, [16, 32, 32], None])
+def test_a_wrong_place_of_channels_is_one_line(make, channels):
+    with pytest.raises(ValueError, match="allowed are first, last, auto") as error:
+        make((40, 40, 3), channels=channels)
+    assert "\n" not in str(error.value)
+
+
+def test_the_layout_is_logged_once(caplog):
+    conv.say_layout.cache_clear()
+    with caplog.at_level(logging.INFO):
+        for shape, channels in (
+            ((12, 12, 6), "auto"),
+            ((12, 12, 6), "auto"),
+            ((4, 36, 30), "auto"),
+            ((6, 12, 12), "first"),
+            ((12, 12), "auto"),
+        ):
+            ResNet(shape, channels=channels)
+    assert caplog.messages == [
+        "images 12x12 with 6 channels (channels last, guessed from the shape [12, 12, 6]; "
+        "network.options.channels=first changes it)",
+        "images 36x30 with 4 channels (channels first, guessed from the shape [4, 36, 30]; "
+        "network.options.channels=last changes it)",
+        "images 12x12 with 6 channels (channels first, as network.options.channels says)",
+    ]
+
+
+def test_stacked_frames_that_look_like_an_image_are_one_line():
+    net = ResNet((4, 12, 3))  # 4 frames of 12 x 3, or an image with 3 channels
+    with pytest.raises(ValueError, match=r"set network.options.channels=first") as error:
+        net.prepare(np.zeros((2, 12, 3), np.uint8))
+    assert "\n" not in str(error.value)
+    net = ResNet((4, 12, 3), channels="first")
+    assert net.prepare(np.zeros((2, 12, 3), np.uint8)).shape == (2, 1, 12, 3)
 
 
 @pytest.mark.parametrize("make", [Shallow, Nature, ResNet])
