@@ -798,6 +798,9 @@ def conclusion(
     reached = f"{steps:,} env steps in {took_s:.1f} s"
     if score is not None:
         reached += f", return {score:.1f} (mean of the last 20 episodes)"
+    elif (episodes := status.get("episodes")) is not None:
+        ended = "none" if not episodes else f"only {episodes}"
+        reached += f", no return: it is the mean of 20 episodes, and {ended} ended"
     places = _places(run_dir, argv[1], status.get("checkpoint"))
     saved = bool(status.get("checkpoint"))
     if status["state"] == "finished":

@@ -86,7 +86,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "env_steps_dropped": (
         "decisions",
         "Decisions received but not learned from since the start: older than `max_policy_lag`, "
-        "with a NaN or an infinity, or left over at the stop.",
+        "with a NaN or an infinity, or arriving after the stop. `status.json` counts those too that "
+        "waited to fill a batch when the run ended.",
     ),
     "updates_skipped": (
         "updates",
@@ -108,7 +109,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 # A row may carry these for the progress line; they are not written to files.
-PROGRESS_KEYS = ("total_env_steps", "eta_s", "actors_expected")
+PROGRESS_KEYS = ("total_env_steps", "eta_s", "actors_expected", "waiting_for")
 
 BEGIN = "<!-- metrics table: begin -->"
 END = "<!-- metrics table: end -->"

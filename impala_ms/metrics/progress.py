@@ -6,6 +6,7 @@ launcher shows, or plain lines where there is no terminal.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -57,9 +58,11 @@ def format_line(row: Row, *, width: int | None = None) -> str:
 
 
 def open_streams() -> None:
-    """Give a process that was started without standard streams (``>&-``) empty ones.
+    """Have a process print whatever its streams are.
 
-    Else the first files it opens would take their numbers, and what is printed would go there.
+    Started without them (``>&-``) it gets empty ones: else the first files it opens would take
+    their numbers, and what is printed would go there. Characters that a console does not know are
+    replaced.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -68,6 +71,8 @@ def open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Python has standard error escape them
+        sys.stdout.reconfigure(errors="replace")
 
 
 def ignore_output() -> None:
@@ -172,6 +177,7 @@ def _fields(row: Row) -> list[str]:
     left = row.get("eta_s")
     return [
         _steps(row.get("env_steps"), row.get("total_env_steps")),
+        f"waiting for {row['waiting_for']}" if row.get("waiting_for") else "",
         "" if rate is None else f"{_short(rate)}/s",
         "" if returned is None else f"return {returned:.1f}",
         "" if lag is None else f"lag {lag:.1f}",
@@ -180,7 +186,7 @@ def _fields(row: Row) -> list[str]:
         "" if alive is None or not expected else f"{alive - 1}/{expected} actors",
         # In one process nobody waits: the two take turns.
         ""
-        if expected == 0
+        if expected == 0 or row.get("waiting_for")
         else _bottleneck(row.get("learner_wait_fraction"), row.get("actor_wait_fraction")),
     ]
 

@@ -30,6 +30,14 @@ LINE = (
 )
 
 
+def test_what_is_waited_for_stands_second_and_replaces_the_bottleneck():
+    row = ROW | {"env_steps_per_s": None, "eta_s": None, "waiting_for": "an evaluation (3 s)"}
+    assert format_line(row) == (
+        "1.23M/1.50M steps (82%)  waiting for an evaluation (3 s)  return 432.1  lag 1.2  "
+        "loss 12.35  3/3 actors"
+    )
+
+
 class TestEncoding:
     def test_a_line_and_back(self):
         row = {"env_steps": 5, "loss_total": 0.25, "entropy": None}

@@ -4,6 +4,8 @@ Input: observations of the environments, weights from the learner. Output: unrol
 of ``trajectory``, which ``trainer`` sends.
 """
 
+import logging
+import math
 import time
 
 import mindspore as ms
@@ -13,6 +15,8 @@ from impala_ms import compat
 from impala_ms.algorithm.impala.checks import check_outputs
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.trajectory import push_frame
+
+logger = logging.getLogger(__name__)
 
 
 class Stream:
@@ -238,11 +242,14 @@ class IMPALAActor(compat.Actor):
         return unroll
 
 
-def evaluate(actor, environment, episodes, *, greedy, seed, stop=None):
+def evaluate(actor, environment, episodes, *, greedy, seed, max_steps=math.inf, stop=None):
     """Play whole episodes with the actor's current weights.
 
     Every environment plays its share of the episodes, so that long ones count as much as short
     ones. The environment must be fresh: equal seeds then give equal returns.
+
+    An environment without a time limit may never end an episode: one of ``max_steps`` steps is the
+    last of its environment, and counts with its return so far. A warning says so.
 
     Args:
         actor: ``IMPALAActor``.
@@ -250,12 +257,15 @@ def evaluate(actor, environment, episodes, *, greedy, seed, stop=None):
         episodes: Number of episodes.
         greedy: Whether to take the mode instead of a sample.
         seed: Of the actions' random numbers.
+        max_steps: Of one episode, where the environment has no time limit.
         stop: None, or a function that ends the evaluation early by returning True.
 
     Returns:
-        ``[episodes]`` float64 raw returns, or None if stopped early.
+        ``[episodes]`` float64 raw returns, fewer if some were cut off, or None if stopped early.
     """
     envs = environment.num_envs
+    limit = max_steps if environment.step_limit is None else math.inf
+    so_far, lengths, cut = np.zeros(envs), np.zeros(envs, np.int64), 0
     quota = np.full(envs, episodes // envs)
     quota[: episodes % envs] += 1
     returns = [[] for _ in range(envs)]
@@ -267,13 +277,24 @@ def evaluate(actor, environment, episodes, *, greedy, seed, stop=None):
             if stop is not None and stop():
                 return None
             action, _, state = actor.get_action(phase, stream)
-            stream.step(action, state)
+            reward, _ = stream.step(action, state)
+            so_far, lengths = so_far + reward, lengths + ~stream.first
             for env, value, _ in zip(*environment.finished, strict=True):
+                so_far[env] = lengths[env] = 0
                 if quota[env]:
                     quota[env] -= 1
                     returns[env].append(value)
+            for env in np.flatnonzero((lengths >= limit) & (quota > 0)):
+                quota[env], cut = 0, cut + 1
+                returns[env].append(so_far[env])
     finally:
         actor.rng = rng
+    if cut:
+        logger.warning(
+            "%d of %d evaluation episodes were cut off after %d steps, and count with their return "
+            "so far: %s has no time limit (eval_env.max_episode_steps sets one)",
+            *(cut, sum(map(len, returns)), max_steps, environment.id),
+        )
     return np.concatenate(returns)
 
 

@@ -94,6 +94,7 @@ trainer_params = {
     "checkpoints_kept": 3,
     "eval_interval_updates": 0,
     "eval_episodes": 10,
+    "eval_max_steps": 10_000,
     "tensorboard": True,
     "run_dir": None,
     "init_from": None,
@@ -344,6 +345,13 @@ schema = {
         "checkpoints_kept": ("int", "checkpoints", ">= 1", "the newest, beside the best"),
         "eval_interval_updates": ("int", "updates", ">= 0", "between two evaluations; 0: never"),
         "eval_episodes": ("int", "episodes", "[1, 10000]", "of one evaluation"),
+        "eval_max_steps": (
+            "int",
+            "decisions",
+            ">= 1",
+            "of an evaluation episode where the environment has no time limit: it is cut off, and "
+            "counts with its return so far",
+        ),
         "tensorboard": ("bool", "", "", "write TensorBoard events"),
         "run_dir": ("str | None", "", "", "of this run; None: `runs/<env>_<time>`"),
         "init_from": (

@@ -8,7 +8,8 @@ rank 0, the newest weights on the others; all of it over ``comm``.
     actor    UNROLL          ->  learner        one receive posted for each; held if no room
     actor 1  EVALUATION      ->  learner        returns and the weights they were played with
     actor    ERROR           ->  learner        an exception on that rank; ends the run
-    actor    BEAT            ->  learner        when it had nothing else to say for a while
+    actor    BEAT            ->  learner        when it had nothing else to say for a while; what it
+                                                does beside acting
     learner  STOP            ->  actor  BYE ->  learner
 """
 
@@ -101,11 +102,12 @@ class ActorExchange:
         self._pending = deque()
         self._size = 0
 
-    def hello(self, spaces):
-        """Say what this rank's environments look like."""
+    def hello(self, spaces, step_limit=None):
+        """Say what this rank's environments look like; ``step_limit``: their time limit."""
         names = [f"OMPI_COMM_WORLD_{name}" for name in PLACE]
         content = {
             "spaces": spaces,
+            "step_limit": step_limit,
             "host": socket.gethostname(),
             "variables": {name: os.environ[name] for name in names if name in os.environ},
         }
@@ -130,7 +132,7 @@ class ActorExchange:
         now = time.monotonic()
         if self._beat_s and now > self._spoke + self._beat_s:
             if self._beat is None or self._beat.done():
-                self._beat = self.transport.send(0, BEAT, encode({}))
+                self._beat = self.transport.send(0, BEAT, encode({"doing": None}))
             self._spoke = now
         return self.stopped
 
@@ -158,6 +160,10 @@ class ActorExchange:
         deadline = time.monotonic() + (REPORT_S if tag == ERROR else STOP_S)
         while wait and not pending.done() and time.monotonic() < deadline:
             time.sleep(POLL_S)
+
+    def say(self, doing):
+        """Tell the learner what this rank does beside acting, such as ``evaluates``."""
+        self.transport.send(0, BEAT, encode({"doing": doing}))
 
     def finish(self, pending):
         """Wait for a collective; False if the run ends instead (told to stop, or a rank gone)."""
@@ -245,7 +251,16 @@ class LearnerExchange:
             raise self._error
         return batch
 
-    def finish(self, pending):
+    def doing(self):
+        """What actors do beside acting, ``{rank: text}``."""
+        members = self.roster.members
+        return {rank: members[rank].doing for rank in self.roster.alive if members[rank].doing}
+
+    def has_step_limit(self):
+        """Whether the environments of the rank that spoke first have a time limit."""
+        return self.roster.members[self._spaces[0]].about["step_limit"] is not None
+
+    def finish(self, pending, meanwhile=None):
         """Wait for a collective, served meanwhile: evaluations arrive, deaths are noticed."""
         deadline = None
         while True:
@@ -257,6 +272,8 @@ class LearnerExchange:
             if deadline is not None and time.monotonic() > deadline:
                 raise RunError(f"synchronous round: {failure}") from failure
             if not self.serve():
+                if meanwhile is not None:
+                    meanwhile()
                 time.sleep(POLL_S)
 
     def stop(self):
@@ -353,6 +370,8 @@ class LearnerExchange:
                 raise RunError(f"rank {peer}: {reason} (worker_{peer}.txt has the traceback)")
         elif tag == BYE:
             self.roster.leave(peer)
+        elif tag == BEAT and (doing := decode(data)["doing"]) is not None:
+            self.roster.members[peer].doing = doing
         self.transport.release(peer)
         return True
 

@@ -30,6 +30,7 @@ class Member:
     patience_s: float  # for how long it may be silent
     state: str = EXPECTED
     about: dict = field(default_factory=dict)  # what its HELLO said
+    doing: str = ""  # beside acting, such as "evaluates"
     env_steps: int = 0  # decisions of the process that it is now
     incarnation: int = 0  # how many processes were this rank before
     tries: int = 0  # those in a row that did not live long
@@ -171,7 +172,7 @@ class Roster:
         for rank in ranks:
             member = self.members[rank]
             member.replace_at, member.learned_since, member.state = None, None, EXPECTED
-            member.env_steps = 0
+            member.env_steps, member.doing = 0, ""
             member.incarnation += 1
             member.tries += 1
             member.heard, member.patience_s = now, self.start_timeout_s

@@ -158,7 +158,10 @@ def evaluate_policy(config, actor, *, episodes, greedy, stop=None):
         config, "eval", envs, episode_seeds(seed, 0, EVALUATION, 0, envs)
     )
     try:
-        return evaluate(actor, environment, episodes, greedy=greedy, seed=seed, stop=stop)
+        limit = config.trainer_params["eval_max_steps"]
+        return evaluate(
+            actor, environment, episodes, greedy=greedy, seed=seed, max_steps=limit, stop=stop
+        )
     finally:
         environment.close()
 
@@ -239,7 +242,7 @@ class IMPALASession(compat.Session):
         seeds = episode_seeds(params["seed"], epoch, actor_rank, incarnation, envs)
         self.environment = make_environment(config, "collect", envs, seeds)
         spaces = self.environment.spaces()
-        exchange.hello(spaces)
+        exchange.hello(spaces, self.environment.step_limit)
         if rank > 0 and params["pin_actors"]:  # not the environment's own threads and processes
             cores = device.keep_to_cores(params["actor_threads"])
             logger.info("computes on %s", "any core" if cores is None else f"cores {cores}")
@@ -262,6 +265,7 @@ class IMPALASession(compat.Session):
                 episodes=params["eval_episodes"],
                 greedy=config.policy_params["eval_greedy"],
             ),
+            meanwhile=lambda: False,
         )
         return ActorTrainer(parts, params | {"unrolls_per_round": per_round})
 
@@ -318,6 +322,14 @@ class IMPALASession(compat.Session):
         trainer = resolve(config.algorithm_config["trainer"]["type"])(
             parts, params | {"action_repeat": frames, "actors": config.actors}
         )
+        if partner is not None:
+            partner.msrl.meanwhile = trainer.while_evaluating
+        if params["eval_interval_updates"] and not exchange.has_step_limit():
+            job.console.write(
+                f"warning: {collect['id']} has no time limit: an evaluation episode is cut off "
+                f"after {params['eval_max_steps']:,} steps (trainer.eval_max_steps); "
+                "eval_env.max_episode_steps sets a limit\n"
+            )
         if nothing := nothing_left(recorder.env_steps, params["total_env_steps"]):
             job.console.write(f"{nothing}\n")
         elif not trainer.finished():
@@ -351,7 +363,9 @@ class IMPALASession(compat.Session):
         saved = self.trainer.saved or next(iter(checkpoint.listing(self.job.checkpoints)), None)
         return {
             "env_steps": recorder.env_steps,
-            "env_steps_dropped": self.trainer.not_learned_from(),
+            # what has not become a whole batch by now is left over
+            "env_steps_dropped": self.trainer.env_steps_waiting() + recorder.env_steps_dropped,
+            "episodes": recorder.episodes.count,
             "updates": recorder.updates,
             "episode_return_mean": recorder.episodes.return_mean,
             "checkpoint": str(saved) if saved else None,

@@ -18,10 +18,12 @@ from impala_ms.algorithm.impala.exchange import (
     pack_weights,
     unpack_weights,
 )
+from impala_ms.metrics import progress
 from impala_ms.trajectory import Replay
 
 logger = logging.getLogger(__name__)
 
+SHOWN_S = 2.0  # that the learner waits without a word
 TAKE_S = 0.2  # between two looks at signals while there is no batch
 SKIPS_IN_A_ROW = 10  # that end the run
 REPLAY = 1 << 26  # in the place of a rank, in the seed of what is learned from again
@@ -32,7 +34,8 @@ class ActorTrainer(compat.Trainer):
 
     Args:
         msrl: Has ``actor`` (``IMPALAActor``), ``exchange`` (``ActorExchange``, begun) and
-            ``evaluate(actor, stop)``, which plays evaluation episodes.
+            ``evaluate(actor, stop)``, which plays evaluation episodes; ``meanwhile()``, called
+            during these, says whether to stop.
         params: ``trainer_params`` and ``unrolls_per_round``, k.
     """
 
@@ -101,12 +104,18 @@ class ActorTrainer(compat.Trainer):
         """Play evaluation episodes with the current weights and send their returns."""
         logger.info("Evaluating in actor 1")
         version = self.actor.version
-        returns = self.msrl.evaluate(self.actor, stop=self.exchange.drain)
+        self.exchange.say("evaluates")
+        returns = self.msrl.evaluate(self.actor, stop=self.told_to_stop)
+        self.exchange.say("")
         if returns is None:  # the run is ending
             return
         logger.info("evaluate in actor 1, avg_reward %.1f", returns.mean())
         message = pack_weights(version, self.actor.weights.read(), returns)
         self.exchange.send(EVALUATION, message, wait=self.exchange.transport.concurrent)
+
+    def told_to_stop(self):
+        """Whether an evaluation is to end, as the run does."""
+        return self.exchange.drain() or self.msrl.meanwhile()
 
 
 class IMPALATrainer(compat.Trainer):
@@ -130,9 +139,10 @@ class IMPALATrainer(compat.Trainer):
         seed = params["seed"], msrl.job.config.epoch, REPLAY
         self.replay = Replay(params["replay_batches"], np.random.default_rng(seed))
         self.best_return = msrl.best_return
-        self.logged_s = self.saved_s = time.monotonic()
+        self.logged_s = self.saved_s = self.took_s = self.shown_s = time.monotonic()
+        self.total = params.get("total_env_steps")
         self.dropped = 0  # of the exchange's count, already in the recorder's
-        self.before = self.recorder.env_steps + self.recorder.env_steps_dropped
+        self.before = self.recorder.env_steps + self.recorder.env_steps_dropped  # a resumed run
         self.saved = None  # path of the newest checkpoint
         self.saved_updates = self.recorder.updates  # those of a resumed run are on the disk
         self.last_row = {}
@@ -176,7 +186,10 @@ class IMPALATrainer(compat.Trainer):
             batch = self.exchange.take(TAKE_S if self.partner is None else 0.0)
             if batch is None and self.finished():
                 return None
+            if batch is None and self.partner is None:
+                self.show_wait()
         self.recorder.waiting.end(time.monotonic())
+        self.took_s = time.monotonic()
         loss = self.update(batch)
         self.batches.give_back(batch)
         self.exchange.publish(self.version, self.learner.weights.read())
@@ -191,7 +204,7 @@ class IMPALATrainer(compat.Trainer):
         while not self.finished():
             self.broadcast(self.version)
             self.recorder.waiting.begin(time.monotonic())
-            exchange.finish(exchange.transport.gather(None, gathered))
+            exchange.finish(exchange.transport.gather(None, gathered), self.show_wait)
             self.recorder.waiting.end(time.monotonic())
             exchange.take_round(gathered)
             batch = exchange.take(0.0)
@@ -199,6 +212,25 @@ class IMPALATrainer(compat.Trainer):
             batches.give_back(batch)
             self.keep_records()
         self.broadcast(STOP_VERSION)
+
+    def show_wait(self, what=""):
+        """Say on the progress line what the learner waits for, once that takes long."""
+        now = time.monotonic()
+        waited_s = now - max(self.logged_s, self.took_s)
+        if waited_s < SHOWN_S or now - self.shown_s < SHOWN_S / 2:
+            return
+        self.shown_s = now
+        busy = [f"rank {rank}, which {doing}" for rank, doing in self.exchange.doing().items()]
+        what = what or ", ".join(busy) or "unrolls"
+        row = {"env_steps": self.recorder.env_steps, "total_env_steps": self.total} | self.last_row
+        row |= {"env_steps_per_s": None, "eta_s": None}
+        row["waiting_for"] = f"{what} ({waited_s:.0f} s)"
+        self.job.console.write(progress.encode(row) + "\n")
+
+    def while_evaluating(self):
+        """With N = 1: show that the actor evaluates; whether it is to stop."""
+        self.show_wait("an evaluation")
+        return self.job.stop_requested
 
     def broadcast(self, version):
         """Give every actor the weights."""
@@ -240,9 +272,17 @@ class IMPALATrainer(compat.Trainer):
         if now - self.saved_s >= self.params["checkpoint_interval_s"]:
             self.save()
 
-    def not_learned_from(self):
-        """Environment steps that arrived and were not used, those while stopping too."""
-        return self.before + self.exchange.env_steps_received - self.recorder.env_steps
+    def count_dropped(self):
+        """Add what the exchange has dropped since to the recorder's count; returns the total."""
+        newly = self.exchange.env_steps_dropped - self.dropped
+        self.dropped += newly
+        self.recorder.env_steps_dropped += newly
+        return self.recorder.env_steps_dropped
+
+    def env_steps_waiting(self):
+        """Environment steps that arrived and are neither learned from nor dropped yet."""
+        settled = self.recorder.env_steps + self.count_dropped()
+        return self.before + self.exchange.env_steps_received - settled
 
     def take_evaluation(self, version, flat, returns):
         """Log an evaluation, and keep its weights if it is the best so far."""
@@ -258,8 +298,7 @@ class IMPALATrainer(compat.Trainer):
         """One row of metrics and one line in the learner's log."""
         self.logged_s = now
         recorder, exchange = self.recorder, self.exchange
-        recorder.env_steps_dropped += exchange.env_steps_dropped - self.dropped
-        self.dropped = exchange.env_steps_dropped
+        self.count_dropped()
         row = recorder.row(now)
         total = self.params["total_env_steps"]
         speed = row["env_steps_per_s"]
@@ -289,6 +328,7 @@ class IMPALATrainer(compat.Trainer):
 
     def state(self):
         """What a checkpoint holds beside parameters."""
+        self.count_dropped()
         return {
             "totals": self.recorder.totals(),
             "epoch": self.job.config.epoch,

@@ -329,3 +329,35 @@ def test_an_unroll_does_not_change_while_the_next_is_played():
     actor.act(compat.COLLECT, unroll_buffer(actor.environment))
     for name, values in kept.items():
         np.testing.assert_array_equal(first[name], values, err_msg=name)
+
+    def test_an_episode_without_end_is_cut_off_and_counts_with_its_return_so_far(self, caplog):
+        actor = make_actor(None)
+        actor.set_weights(0, weights())
+        environment = counting(ends="never", envs=2)
+        assert environment.step_limit is None
+        returns = evaluate(actor, environment, 6, greedy=True, seed=0, max_steps=5)
+        np.testing.assert_array_equal(returns, [111.0 + 11.0] * 2)
+        assert "2 of 2 evaluation episodes were cut off after 5 steps" in caplog.text
+        assert "has no time limit (eval_env.max_episode_steps sets one)" in caplog.text
+
+    def test_only_what_does_not_end_by_itself_is_cut_off(self, caplog):
+        actor = make_actor(None)
+        actor.set_weights(0, weights())
+        environment = counting(lengths=(2, 11), envs=2)  # the second one's episodes: 11, 2, 11, ...
+        returns = evaluate(actor, environment, 4, greedy=True, seed=0, max_steps=8)
+        np.testing.assert_array_equal(returns, [11.0, 2 * 111 + 11.0, 2 * 111 + 11.0])
+        assert "2 of 3 evaluation episodes" in caplog.text
+
+    def test_a_time_limit_of_the_environment_wins(self, caplog):
+        actor = make_actor(None)
+        actor.set_weights(0, weights())
+        environment = make_vec(
+            "tests.fakes:Counting-v0",
+            num_envs=1,
+            seeds=[0],
+            kwargs={"ends": "never"},
+            max_episode_steps=9,
+        )
+        returns = evaluate(actor, environment, 2, greedy=True, seed=0, max_steps=4)
+        np.testing.assert_array_equal(returns, [9.0, 9.0])
+        assert not caplog.records

@@ -453,6 +453,16 @@ class TestSilence:
         pass_time(group, clock, 100.0, talking=[1, 2])
         assert group.learner.roster.alive == {1, 2}
 
+    def test_what_it_does_beside_acting_is_known_until_it_has_done_it(self, clock):
+        group = self.begin()
+        group.actors[1].say("evaluates")
+        group.learner.serve()
+        pass_time(group, clock, 30.0, talking=[1, 2])  # beats do not change it
+        assert group.learner.doing() == {1: "evaluates"}
+        group.actors[1].say("")
+        group.learner.serve()
+        assert group.learner.doing() == {}
+
     def test_a_message_that_is_held_is_no_silence(self, clock):
         """The learner has no room: it is the learner that does not listen."""
         group = self.begin(actors=1)

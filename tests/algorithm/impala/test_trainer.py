@@ -7,6 +7,7 @@ import pytest
 
 from impala_ms.algorithm.impala.learner import STATISTICS
 from impala_ms.algorithm.impala.trainer import IMPALATrainer
+from impala_ms.metrics import progress
 from impala_ms.metrics.recorder import Recorder
 
 STEPS = 3 * 2  # of a batch
@@ -16,7 +17,8 @@ def learned_from(number, **params):
     """``[(number of the batch, steps so far)]`` of each call of ``learn``; and the recorder."""
     calls = []
 
-    def learn(batch, env_steps):
+    def learn(batch, env_steps, new=True):
+        assert new == (len(calls) % (1 + params["replay_updates"]) == 0)
         calls.append((int(batch["reward"][0, 0, 0]), env_steps))
         return dict.fromkeys((*STATISTICS, "learning_rate"), 0.0)
 
@@ -67,3 +69,54 @@ class TestReplay:
         calls, again = (learned_from(30, replay_updates=1)[0] for _ in range(2))
         assert calls == again
         assert calls != learned_from(30, replay_updates=1, **other)[0]
+
+
+class TestCounting:
+    """Received = learned from + dropped + still waiting, at a checkpoint and after a resume."""
+
+    @staticmethod
+    def trainer(totals=None):
+        recorder = Recorder(0.0, totals)
+        config = SimpleNamespace(epoch=0, to_json=dict)
+        parts = SimpleNamespace(
+            exchange=SimpleNamespace(env_steps_received=0, env_steps_dropped=0),
+            batches=None,
+            recorder=recorder,
+            job=SimpleNamespace(config=config, wall_time_s=lambda: 0.0),
+            best_return=None,
+        )
+        return IMPALATrainer(parts, {"seed": 1, "replay_batches": 2})
+
+    def test_drops_between_two_rows_are_in_a_checkpoint(self):
+        trainer = self.trainer()
+        trainer.exchange.env_steps_received, trainer.exchange.env_steps_dropped = 100, 30
+        trainer.recorder.env_steps = 60
+        assert trainer.state()["totals"]["env_steps_dropped"] == 30
+        assert trainer.state()["totals"]["env_steps_dropped"] == 30  # once only
+        assert trainer.env_steps_waiting() == 10
+
+        resumed = self.trainer(trainer.state()["totals"])
+        assert resumed.env_steps_waiting() == 0
+        resumed.exchange.env_steps_received, resumed.exchange.env_steps_dropped = 20, 5
+        assert (resumed.env_steps_waiting(), resumed.recorder.env_steps_dropped) == (15, 35)
+
+
+class TestWaiting:
+    def lines(self, monkeypatch, doing, what="", seconds=(1.0, 2.5, 3.0, 9.0)):
+        clock = [100.0]
+        monkeypatch.setattr("time.monotonic", lambda: clock[0])
+        trainer = TestCounting.trainer()
+        said = []
+        trainer.job.console = SimpleNamespace(write=said.append)
+        trainer.exchange.doing = lambda: doing
+        for second in seconds:
+            clock[0] = 100.0 + second
+            trainer.show_wait(what)
+        return [progress.decode(line)["waiting_for"] for line in said]
+
+    def test_a_long_wait_is_said_with_its_reason_and_at_most_once_a_second(self, monkeypatch):
+        assert self.lines(monkeypatch, {}) == ["unrolls (2 s)", "unrolls (9 s)"]
+        wanted = ["rank 1, which evaluates (2 s)", "rank 1, which evaluates (9 s)"]
+        assert self.lines(monkeypatch, {1: "evaluates"}) == wanted
+        wanted = ["an evaluation (2 s)", "an evaluation (9 s)"]
+        assert self.lines(monkeypatch, {}, "an evaluation") == wanted
