@@ -66,15 +66,15 @@ class Sinks:
 class CsvSink:
     """One line per row, in the file the moment it is written.
 
-    An existing file with the same header is continued; a last line that was cut off when the
-    writer was killed is removed first.
+    An existing file is continued; a last line that was cut off when the writer was killed is
+    removed first. One of a version with fewer columns gets those that it lacks, empty.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Iterable[str] = COLUMNS) -> None:
         """Open or create the file.
 
         Raises:
-            SinkError: If the file has another header or cannot be written.
+            SinkError: If the file has columns that are not known, or cannot be written.
         """
         self.path = Path(path)
         self.columns = list(columns)
@@ -138,7 +138,7 @@ class CsvSink:
 
     def _recover(self) -> None:
         """Leave a file of whole lines with the right header; make it if it is not there."""
-        # A byte that is no text is in a line that is no row, or in a header that is another.
+        # Bytes that are not UTF-8 occur only in damaged rows, or in a file that is not ours.
         content = self.path.read_text("utf-8", "replace") if self.path.exists() else ""
         whole = content[: content.rfind("\n") + 1]
         if not whole and self._header.startswith(content):
@@ -146,12 +146,22 @@ class CsvSink:
             return
         header = (whole or content).split("\n", 1)[0]
         if header + "\n" != self._header:
-            raise SinkError(
-                f"{self.path} has other columns ({header[:60]}…) than this version writes "
-                f"({self._header[:60]}…): move the file away, or use another run folder"
-            )
-        if whole != content:
+            self._replace(self._with_new_columns(header.split(","), whole))
+        elif whole != content:
             os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+
+    def _with_new_columns(self, there: list[str], whole: str) -> str:
+        """The content of a file of another version, with this version's columns."""
+        unknown = [name for name in there if name not in self.columns]
+        if unknown or len(set(there)) < len(there):
+            what = f"the unknown column {unknown[0][:40]!r}" if unknown else "a column twice"
+            raise SinkError(
+                f"{self.path} has {what}: move the file away, or use another run folder "
+                "(impala_ms/metrics/columns.py lists the columns)"
+            )
+        rows = csv.DictReader(whole.splitlines())
+        lines = [",".join(row.get(name) or "" for name in self.columns) + "\n" for row in rows]
+        return self._header + "".join(lines)
 
     def _open(self) -> TextIO:
         return self.path.open("a", encoding="utf-8", newline="")

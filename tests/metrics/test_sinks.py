@@ -104,10 +104,17 @@ class TestCsv:
         open_sink(path, NAMES).close()
         assert path.read_text() == HEADER
 
+    def test_a_file_of_a_version_with_fewer_columns_gets_those_empty(self, open_sink, path):
+        names = HEADER.rstrip().split(",")
+        path.write_text(f"{names[1]},{names[0]}\n1,0.5\n2,0.7\n3,0")  # in another order, cut off
+        open_sink(path, NAMES).write({"updates": 3})
+        rest = "," * (len(names) - 2)
+        assert path.read_text() == f"{HEADER}0.5,1{rest}\n0.7,2{rest}\n,3{rest}\n"
+
     @pytest.mark.parametrize("content", ["step,loss\n1,2\n", "something else", f"x,{HEADER}"])
     def test_a_file_with_other_columns_is_left_alone(self, open_sink, path, content):
         path.write_text(content)
-        with pytest.raises(SinkError, match=r"metrics\.csv has other columns"):
+        with pytest.raises(SinkError, match=r"metrics\.csv has the unknown column"):
             open_sink(path, NAMES)
         assert path.read_text() == content
 
