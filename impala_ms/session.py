@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from impala_ms import config as configuration
-from impala_ms import device
+from impala_ms import device, logs
 from impala_ms.errors import describe, notes_of
+from impala_ms.imports import add_import_folder
 from impala_ms.metrics import progress
 
 logger = logging.getLogger(__name__)
@@ -96,14 +97,12 @@ def main(algorithm):
         folder, started = run_folder(algorithm, size)
         console = open_log(folder, rank)
         config = configuration.Config.read(*configuration.of_this_start(folder))
+        for start in config.folders:
+            add_import_folder(Path(start))
     except configuration.ConfigError as error:
         sys.exit(str(error))
     role = "learner" if rank == 0 else "actor"
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(message)s  [%(asctime)s rank {rank} {role} %(levelname)s]",
-        stream=sys.stdout,
-    )
+    logs.begin(rank, role)
     run = Run(config, folder, rank, None, None, console, started, incarnation)
     if "IMPALA_MS_RUN_DIR" not in os.environ:  # no launcher that would show it
         run.console = progress.Display(console)

@@ -16,6 +16,7 @@ ALLOWED = {
     "config": ({"numpy", "yaml"}, {"envs", "errors", "imports"}),
     "errors": (set(), set()),
     "imports": (set(), set()),
+    "logs": (set(), set()),
     "metrics": ({"numpy", "tensorboardX"}, set()),
     "ops": ({"mindspore", "numpy"}, set()),
     "nets": ({"mindspore", "numpy"}, {"ops"}),
@@ -27,7 +28,7 @@ ALLOWED = {
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
     "doctor": ({"ale_py", "requirements"}, {"config", "envs", "launch"}),
-    "__main__": (set(), {"config", "doctor", "launch"}),
+    "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
     "session": (
         {"numpy"},
         {
@@ -37,7 +38,9 @@ ALLOWED = {
             "device",
             "envs",
             "errors",
+            "imports",
             "lean",
+            "logs",
             "metrics",
             "nets",
             "ops",
