@@ -63,6 +63,25 @@ def five_values(row: Any) -> tuple[Any, ...]:
     return observation, reward, bool(done) and not truncated, truncated, info
 
 
+def put_below_time_limit(env: Any) -> None:
+    """Let gymnasium's ``TimeLimit``, if there is one around ``env``, read the old form too."""
+    import gymnasium
+
+    class NewForm(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            return reset(self.env, seed)
+
+        def step(self, action: Any) -> Any:
+            row: Any = self.env.step(action)
+            return row if len(row) == 5 else five_values(row)
+
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            env.env = NewForm(env.env)
+            return
+        env = env.env
+
+
 @functools.lru_cache
 def _takes_seed(reset: Callable[..., Any]) -> bool:
     parameters = inspect.signature(reset).parameters.values()

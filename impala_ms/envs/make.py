@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from impala_ms.envs import atari, native
+from impala_ms.envs import atari, compat4, native
 from impala_ms.envs.errors import MakeError
 from impala_ms.envs.packages import installed, pip_install, register
 from impala_ms.envs.processes import ProcessVectorEnvironment
@@ -125,8 +125,10 @@ def make_vec(
         if has_program and vectorization in ("auto", "vector_entry_point"):
             return _native(id, spec, num_envs, settings)
         # The step limit is kept by the vector environment and the spaces are checked by it; what
-        # gymnasium would put around the environment cannot read the old 4 values of step.
-        spec.max_episode_steps = None
+        # gymnasium would put around the environment cannot read the old 4 values of step. But
+        # wrappers that come with the id may ask for the limit.
+        if not spec.additional_wrappers:
+            spec.max_episode_steps = None
         spec.order_enforce = False
         spec.disable_env_checker = True
         module = id.rpartition(":")[0]
@@ -178,7 +180,9 @@ def _make_one(module: str, spec: Any) -> Any:
 
     if module:
         _import(spec.id, module)
-    return gymnasium.make(spec)
+    env: Any = gymnasium.make(spec)
+    compat4.put_below_time_limit(env)
+    return env
 
 
 def find_spec(id: str, pools_too: bool) -> Any:

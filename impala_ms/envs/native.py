@@ -64,6 +64,7 @@ class NativeVectorEnvironment(VectorEnvironment):
 
     def _arrange(self, observation: Any, info: Any) -> tuple[Observation, Any]:
         """Observation as it is returned, and an info that holds the action mask."""
+        info = info or {}
         if (
             type(observation) is np.ndarray
             and observation.shape == self._plain_shape

@@ -143,6 +143,17 @@ class LivesEnv(CountingEnv):
         return *super().step(action)[:4], self._info()
 
 
+class OldCountingEnv(CountingEnv):
+    """CountingEnv in the form of the old gym."""
+
+    def reset(self):
+        return super().reset()[0]
+
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
 class PickyEnv(SpacesEnv):
     """Refuses an action that is not of the kind that the space samples; keeps it and changes it."""
 
@@ -194,6 +205,16 @@ gymnasium.register("SpacesFake-v0", SpacesEnv)
 gymnasium.register("Structured-v0", StructuredEnv)
 gymnasium.register("Masked-v0", MaskedEnv)
 gymnasium.register("Picky-v0", PickyEnv)
+for name, entry_point in (("Timed-v0", CountingEnv), ("OldTimed-v0", OldCountingEnv)):
+    gymnasium.register(
+        name,
+        entry_point,
+        max_episode_steps=5,
+        kwargs={"lengths": (99,)},
+        additional_wrappers=(
+            gymnasium.wrappers.TimeAwareObservation.wrapper_spec(flatten=True, normalize_time=True),
+        ),
+    )
 gymnasium.register("Info-v0", InfoEnv)
 gymnasium.register("Lives-v0", LivesEnv)
 gymnasium.register("Dying-v0", DyingEnv)

@@ -583,6 +583,30 @@ class TestIds:
         with pytest.raises(MakeError, match="has no usable vector_entry_point"):
             make_vec("Wrapped-v0", num_envs=1, seeds=[0], vectorization="vector_entry_point")
 
+    @pytest.mark.parametrize("vectorization", ["sync", "processes"])
+    @pytest.mark.parametrize(
+        ("id", "limit"), [("Timed-v0", None), ("Timed-v0", 4), ("OldTimed-v0", 4)]
+    )
+    def test_wrappers_of_the_id_see_the_step_limit(self, id, limit, vectorization):
+        env = make_vec(
+            f"tests.envs.fakes:{id}",
+            num_envs=2,
+            seeds=[0, 1],
+            max_episode_steps=limit,
+            vectorization=vectorization,
+        )
+        limit = limit or 5
+        assert env.step_limit == limit
+        observed = [np.copy(env.reset()), *(np.copy(r) for r in play(env, limit)[0])]
+        np.testing.assert_allclose(np.stack(observed)[:, 0, 1], np.arange(limit + 1) / limit)
+        env.reset()
+        _, _, terminated, truncated, first = play(env, 2 * limit + 1)
+        ends = [step % (limit + 1) == limit - 1 for step in range(2 * limit + 1)]
+        assert truncated[:, 0].tolist() == ends
+        assert first[1:, 0].tolist() == ends[:-1]
+        assert not terminated.any()
+        env.close()
+
     def test_another_vectorization(self):
         with pytest.raises(MakeError, match="'asynchronous' is none of auto"):
             make_vec("Counting-v0", num_envs=1, seeds=[0], vectorization="asynchronous")
