@@ -1,7 +1,7 @@
 """The three losses of IMPALA and the off-policy corrections they are compared under.
 
-Input: network outputs and recorded data as ``[T, B]``, from the learner. Output: scalars to
-differentiate. Losses are sums over valid rows; the learner divides where the mean is wanted.
+Input: network outputs and recorded data as ``[T, B]``, from the learner; tensors, or what NumPy
+could make arrays of. Output: scalars to differentiate. Losses are sums over valid rows; the learner divides where the mean is wanted.
 """
 
 import math
@@ -9,7 +9,7 @@ import math
 import mindspore as ms
 from mindspore import ops
 
-from impala_ms.ops.vtrace import clip_ratios, vtrace
+from impala_ms.ops.vtrace import as_tensor, clip_ratios, vtrace
 
 CORRECTIONS = ("vtrace", "one_step_is", "epsilon", "none")
 REWARD_CLIPS = ("none", "abs_one", "soft_asymmetric")
@@ -36,6 +36,7 @@ def targets(correction, log_rhos, reset, discounts, rewards, values, bootstrap_v
     Source:
         Espeholt et al. 2018, arXiv:1802.01561, section 5.2.2.
     """
+    log_rhos, reset = as_tensor(log_rhos), as_tensor(reset, ms.bool_)
     nothing = ops.full_like(log_rhos, float("-inf"))
     if correction == "vtrace":
         log_rhos = ops.where(reset, nothing, log_rhos)
@@ -65,6 +66,7 @@ def policy_gradient_loss(log_probs, advantages, epsilon=None):
     Source:
         Espeholt et al. 2018, section 4.2; epsilon: section 5.2.2.
     """
+    log_probs, advantages = as_tensor(log_probs), as_tensor(advantages)
     if epsilon is not None:
         # log(pi + epsilon), without MindSpore's log for the reason in ops/distributions.py
         log_epsilon = math.log(epsilon)
@@ -84,6 +86,7 @@ def baseline_loss(values, vs, valid):
     Returns:
         Scalar float32.
     """
+    values, vs, valid = as_tensor(values), as_tensor(vs), as_tensor(valid)
     return 0.5 * (ops.square(vs - values) * valid).sum()
 
 
@@ -97,7 +100,7 @@ def entropy_loss(entropies, valid):
     Returns:
         Scalar float32.
     """
-    return -(entropies * valid).sum()
+    return -(as_tensor(entropies) * as_tensor(valid)).sum()
 
 
 def clip_rewards(rewards, how):
@@ -114,6 +117,7 @@ def clip_rewards(rewards, how):
     Source:
         Espeholt et al. 2018, appendix D: abs_one for Atari, soft asymmetric for DMLab-30.
     """
+    rewards = as_tensor(rewards)
     if how == "abs_one":
         one = ms.Tensor(1.0, ms.float32)
         return ops.minimum(ops.maximum(rewards, -one), one)

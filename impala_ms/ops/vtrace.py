@@ -15,6 +15,11 @@ MAX_LOG_RHO = 20.0
 MAX_PRODUCT = 1e18
 
 
+def as_tensor(x, dtype=ms.float32):
+    """A tensor as it is; what NumPy could make an array of as a tensor of ``dtype``."""
+    return x if isinstance(x, ms.Tensor) else ms.Tensor(x, dtype)
+
+
 def clip_ratios(log_rhos, threshold):
     """Importance ratios ``min(threshold, exp(log_rhos))``.
 
@@ -25,6 +30,7 @@ def clip_ratios(log_rhos, threshold):
     Returns:
         ``[T, B]`` float32.
     """
+    log_rhos = as_tensor(log_rhos)
     # A power of e, because MindSpore's exp on the CPU is off by up to 5e-6 of its value, its pow
     # by 2e-7: of the 1e-5 of max|vs| that V-trace may be off, exp alone would use up half.
     held = ops.minimum(log_rhos, ms.Tensor(MAX_LOG_RHO, ms.float32))
@@ -47,6 +53,7 @@ def reverse_linear_scan(decays, deltas, limit=None):
     Returns:
         ``x``, ``[T, B]`` float32.
     """
+    decays, deltas = as_tensor(decays), as_tensor(deltas)
     length = deltas.shape[0]
     reach = 1
     while reach < length:
@@ -76,6 +83,8 @@ def vtrace(
 ):
     """V-trace value targets and policy-gradient advantages for a batch of unrolls.
 
+    All arrays are tensors, or what NumPy could make arrays of.
+
     Args:
         log_rhos: ``[T, B]`` float32, log(target / behaviour) probability of the action taken at
             step t; ``-inf`` marks a reset row (weight 0).
@@ -99,6 +108,8 @@ def vtrace(
         Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and remark 1 (recursion), remark 2
         (lambda); advantage: section 4.2.
     """
+    log_rhos, discounts, rewards = as_tensor(log_rhos), as_tensor(discounts), as_tensor(rewards)
+    values, bootstrap_value = as_tensor(values), as_tensor(bootstrap_value)
     shape = log_rhos.shape
     if len(shape) != 2 or discounts.shape != shape or rewards.shape != shape:
         raise ValueError(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mindspore import ops
 
+from impala_ms.ops import losses
 from impala_ms.ops import vtrace as module
 from impala_ms.ops.vtrace import clip_ratios, vtrace
 from tests.compiled import compiled, eager, one_by_one, to_tensor
@@ -267,6 +268,35 @@ def test_the_number_of_operators_grows_with_the_logarithm_of_the_steps(monkeypat
     steps = np.diff(counts)
     assert (steps == steps[0]).all(), counts
     assert steps[0] > 0
+
+
+@pytest.mark.parametrize("kind", [np.asarray, np.float64, np.ndarray.tolist])
+def test_arrays_and_lists_are_taken_as_tensors_are(kind):
+    inputs = random_unrolls(5, 3, seed=0)
+    wanted = compiled(vtrace)(*inputs)
+    for result, expected in zip(vtrace(*map(kind, inputs)), wanted, strict=True):
+        assert isinstance(result, ms.Tensor)
+        np.testing.assert_allclose(result.asnumpy(), expected, rtol=1e-6)
+
+
+def test_the_losses_take_arrays_too():
+    log_rhos, discounts, rewards, values, bootstrap = random_unrolls(5, 3, seed=0)
+    reset = np.isneginf(log_rhos)
+    bars = {"rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0, "lambda_": 1.0}
+    inputs = log_rhos, reset, discounts, rewards, values, bootstrap
+    calls = [(partial(losses.targets, name, **bars), inputs) for name in losses.CORRECTIONS]
+    calls += [(partial(losses.clip_rewards, how=how), (rewards,)) for how in losses.REWARD_CLIPS]
+    calls += [
+        (partial(losses.policy_gradient_loss, epsilon=0.1), (-np.abs(values), rewards)),
+        (losses.policy_gradient_loss, (values, rewards)),
+        (losses.baseline_loss, (values, rewards, discounts)),
+        (losses.entropy_loss, (values, discounts)),
+    ]
+    for function, arrays in calls:
+        got, wanted = function(*arrays), function(*map(to_tensor, arrays))
+        for x, y in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, wanted)), strict=True):
+            assert isinstance(x, ms.Tensor)
+            np.testing.assert_array_equal(x.asnumpy(), y.asnumpy())
 
 
 class TestShapes:
