@@ -1,7 +1,9 @@
 # Sourced by start_standalone.sh and tests/run.sh: finds a Python environment that has everything,
 # or makes one. Needs bash and, for the making, a CPython of 3.10 to 3.12 with pip's ensurepip.
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+# Python cannot start with what another Python was told.
+unset PYTHONHOME PYTHONPLATLIBDIR
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=$root/.venv${IMPALA_MS_MINDSPORE:+-mindspore-$IMPALA_MS_MINDSPORE}
 stamp=$venv/impala_ms.complete
 
@@ -39,9 +41,7 @@ find_python() {
         python3.12 python3.11 python3.10 \
         "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.1[0-2]*/bin/python3; do
         # Run it: a shim of a version manager exists, and fails, for versions that are not chosen.
-        python=$("$candidate" -I -c 'import sys
-if not (3, 10) <= sys.version_info < (3, int(sys.argv[1])): sys.exit(1)
-print(sys.executable)' "$(python_limit)" 2>/dev/null) || continue
+        python=$(fitting "$candidate") || continue
         [[ -z ${1:-} ]] || "$python" -I -c "$1" 2>/dev/null || continue
         return 0
     done
@@ -50,12 +50,20 @@ print(sys.executable)' "$(python_limit)" 2>/dev/null) || continue
         "ensurepip (Debian and Ubuntu: apt install python3-venv)}."
 }
 
+# The path of a Python, if it runs and is of a version that is supported.
+fitting() {
+    "$1" -I -c 'import sys
+if not (3, 10) <= sys.version_info < (3, int(sys.argv[1])): sys.exit(1)
+print(sys.executable)' "$(python_limit)" 2>/dev/null
+}
+
 # The first minor version that is too new: MindSpore 2.7.0 has no wheel for CPython 3.12.
 python_limit() { if [[ ${IMPALA_MS_MINDSPORE:-} == 2.7.0 ]]; then echo 12; else echo 13; fi; }
 
 missing() { "$1" -I "$root/scripts/requirements.py" missing "${@:2}" 2>/dev/null; }
 
 # The stamp is written last: the extras that were installed, then the constraints that were used.
+# What it says may have become wrong since: packages removed, the system's Python exchanged.
 is_complete() {
     local extras='' text=''
     [[ -x $venv/bin/python && -r $stamp ]] || return
@@ -63,6 +71,7 @@ is_complete() {
     [[ $text == "$(<"$root/constraints.txt")"$'\n' ]] || return
     local extra
     for extra; do [[ " $extras " == *" $extra "* ]] || return; done
+    missing "$venv/bin/python" "$@" >/dev/null
 }
 
 make_environment() {
@@ -70,9 +79,13 @@ make_environment() {
         "would be made. Make the folder writable or activate an environment that has everything."
     # Two at once: the second waits, and then finds the work done.
     exec 9>"$venv.lock"
-    if type -P flock >/dev/null && ! flock -n 9; then
-        say "Waiting for another set-up of ${venv##*/} ..."
-        flock 9
+    if type -P flock >/dev/null; then
+        flock -n 9 2>/dev/null
+        # Other codes than 1: this file system has no locks.
+        if (($? == 1)); then
+            say "Waiting for another set-up of ${venv##*/} ..."
+            flock 9
+        fi
     fi
     is_complete "$@" || install_all "$@"
     exec 9>&-
@@ -81,33 +94,63 @@ make_environment() {
 
 install_all() {
     local started=$SECONDS log=$venv/impala_ms.log size='' extras="$*"
-    # A first installation that was cut off may have left half of a package: begin again.
-    if [[ -e $venv/impala_ms.begun || ! -x $venv/bin/python ]]; then
+    if ! can_install; then
         rm -rf -- "$venv"
         find_python 'import ensurepip, venv'
         say "Making ${venv##*/} with $("$python" -V) ($python) ..."
         mkdir -- "$venv"
         : >"$venv/impala_ms.begun"
         size=' (about 1 GB to download, 3 GB on disk)'
-        "$python" -m venv "$venv" || fail "python -m venv failed, see above."
+        "$python" -I -m venv "$venv" || fail "python -m venv failed, see above."
     fi
     rm -f -- "$stamp"
-    local mindspore=${IMPALA_MS_MINDSPORE:-} constraints=$venv/impala_ms.constraints wanted
+    local mindspore=${IMPALA_MS_MINDSPORE:-} constraints=$venv/impala_ms.constraints wanted lacking
     sed "${mindspore:+s/^mindspore==.*/mindspore==$mindspore/}" "$root/constraints.txt" >"$constraints"
     mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" list "$@")
-    say "Installing $(grep '^mindspore==' "$constraints"), Open MPI, Gymnasium and what they" \
+    say "Installing $(sed -n '/^mindspore==/p' "$constraints"), Open MPI, Gymnasium and what they" \
         "need${extras:+, for $extras too}$size ..."
-    with_progress "$log" "$venv/bin/python" -m pip install -c "$constraints" "${wanted[@]}"
+    pip_install -c "$constraints" "${wanted[@]}"
     mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" no-deps)
     say "Installing ${wanted[*]} ..."
-    with_progress "$log" "$venv/bin/python" -m pip install --no-deps -c "$constraints" "${wanted[@]}"
+    pip_install --no-deps -c "$constraints" "${wanted[@]}"
+    # Packages whose files are gone while pip still has them in its books.
+    if ! lacking=$(missing "$venv/bin/python" "$@"); then
+        mapfile -t wanted <<<"$lacking"
+        say "Installing ${wanted[*]} again ..."
+        pip_install --force-reinstall --no-deps -c "$constraints" "${wanted[@]}"
+        lacking=$(missing "$venv/bin/python" "$@") || fail "pip says that it installed everything," \
+            "but ${venv##*/} lacks ${lacking//$'\n'/, }: see $log."
+    fi
     # For who activates the environment and runs the scripts by hand.
-    printf '%s\n' "$root" >"$("$venv/bin/python" -c \
+    printf '%s\n' "$root" >"$("$venv/bin/python" -I -c \
         'import sysconfig; print(sysconfig.get_path("purelib"))')/impala_ms.pth"
     printf '%s\n%s\n' "$*" "$(<"$root/constraints.txt")" >"$stamp.new"
     mv -- "$stamp.new" "$stamp"
     rm -f -- "$venv/impala_ms.begun"
     say "${venv##*/} is complete after $((SECONDS - started)) s."
+}
+
+# Whether there is a $venv to install into. One that does not serve is made again, but only if it
+# was made here: what others made may hold more than can be made again.
+can_install() {
+    local has=$venv/bin/python
+    local do="move it away, or activate an environment that has everything, and start again."
+    # A first installation that was cut off may have left half of a package.
+    [[ -e $venv && ! -e $venv/impala_ms.begun ]] || return
+    fitting "$has" >/dev/null && "$has" -I -c 'import pip' 2>/dev/null && return
+    if [[ -e $stamp || -e $venv/impala_ms.log ]] || rmdir -- "$venv" 2>/dev/null; then
+        return 1
+    fi
+    fitting "$has" >/dev/null || fail "$venv was made by another program and has no working" \
+        "Python of a version from 3.10 to 3.$(($(python_limit) - 1)): $do"
+    say "${venv##*/} was made by another program and has no pip: adding it ..."
+    "$has" -I -m ensurepip --default-pip >/dev/null && return
+    fail "$venv has no pip, and ensurepip cannot add it, see above: $do"
+}
+
+# pip, without those settings of the user that change what it installs and where.
+pip_install() {
+    with_progress "$log" "$venv/bin/python" -I "$root/scripts/requirements.py" pip install "$@"
 }
 
 # Runs a command with its output in a log file, and shows how much has arrived so far.
@@ -133,7 +176,11 @@ with_progress() {
     [[ -t 2 ]] && printf '\r\033[K' >&2
     rm -rf -- "$venv/tmp"
     if ((code != 0)); then
-        tail -n 15 -- "$log" >&2
+        local said
+        said=$(tail -n 15 -- "$log")
+        say "$said"
+        [[ $said != *"No space left on device"* ]] || fail "installing failed for lack of room:" \
+            "${venv%/*} needs about 3 GB, and pip's cache 1 GB (PIP_NO_CACHE_DIR=1 does without)."
         fail "installing failed, see above and $log. Without a network, activate an environment" \
             "that has everything."
     fi

@@ -1,6 +1,6 @@
-"""What pyproject.toml asks for: ``list`` it for pip, or say what is ``missing`` here.
+"""What pyproject.toml asks for: ``list`` it, say what is ``missing`` here, have ``pip`` install it.
 
-Usage: ``requirements.py list | no-deps | missing [EXTRA ...]``
+Usage: ``requirements.py list | no-deps | missing [EXTRA ...]``, or ``... pip ARGUMENT ...``
 
 ``missing`` runs at every start, in an environment that may hold nothing at all. So it needs only
 the standard library, reads pyproject.toml by hand (tomllib is new in 3.11) and takes versions from
@@ -10,6 +10,15 @@ the names of the ``*.dist-info`` folders: a few milliseconds instead of a hundre
 import os
 import re
 import sys
+
+# What pip may be told by the user, in variables or in its configuration: where packages come from.
+# The rest may change what is installed, or where: target, prefix, root, user, dry-run, python, ...
+PIP_SETTINGS = {
+    *("index-url", "extra-index-url", "no-index", "find-links", "prefer-binary", "only-binary"),
+    *("cert", "client-cert", "trusted-host", "proxy", "timeout", "default-timeout", "retries"),
+    *("cache-dir", "no-cache-dir", "keyring-provider", "use-feature", "use-deprecated"),
+    *("disable-pip-version-check", "no-input"),
+}
 
 PYPROJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "pyproject.toml")
 
@@ -34,14 +43,35 @@ def requirements(text: str, extras: list[str]) -> list[str]:
 
 def installed() -> dict[str, str]:
     """Version by normalised name of everything on this interpreter's path."""
-    versions: dict[str, str] = {}
+    return {
+        name: os.path.basename(path)[: -len(".dist-info")].partition("-")[2]
+        for name, path in distributions().items()
+    }
+
+
+def distributions() -> dict[str, str]:
+    """The ``*.dist-info`` folder by normalised name, the first on this interpreter's path."""
+    found: dict[str, str] = {}
     for folder in sys.path:
         if os.path.isdir(folder):
             for entry in os.listdir(folder):
                 if entry.endswith(".dist-info"):
-                    name, _, version = entry[: -len(".dist-info")].partition("-")
-                    versions.setdefault(normalise(name), version)
-    return versions
+                    found.setdefault(
+                        normalise(entry.partition("-")[0]), os.path.join(folder, entry)
+                    )
+    return found
+
+
+def is_hollow(dist_info: str) -> bool:
+    """Whether a folder or module of a distribution is gone, which pip does not notice."""
+    site_packages = os.path.dirname(dist_info)
+    try:
+        with open(os.path.join(dist_info, "RECORD"), encoding="utf-8", errors="replace") as file:
+            lines = file.readlines(100_000)  # that of MindSpore has 2 MB
+    except OSError:  # not written by all package managers
+        return False
+    tops = {re.split("[/,]", line)[0] for line in lines} - {"..", "__pycache__"}
+    return not all(os.path.exists(os.path.join(site_packages, name)) for name in tops)
 
 
 def normalise(name: str) -> str:
@@ -51,13 +81,23 @@ def normalise(name: str) -> str:
 
 def missing(wanted: list[str]) -> list[str]:
     """The requirements that this environment does not meet."""
-    versions = installed()
-    return [line for line in wanted if not is_met(line, versions)]
+    folders, versions = distributions(), installed()
+    return [
+        line
+        for line in wanted
+        if not is_met(line, versions) or is_hollow(folders[normalise(split(line)[0])])
+    ]
+
+
+def split(requirement: str) -> tuple[str, str]:
+    """``("name", ">=1.2,<2")``."""
+    name, bounds = re.fullmatch(r"([\w.-]+?)\s*((?:[<>=]=?.*)?)", requirement).groups()
+    return name, bounds
 
 
 def is_met(requirement: str, versions: dict[str, str]) -> bool:
     """Whether ``name>=1.2,<2`` holds; release numbers only, which is all that is used here."""
-    name, bounds = re.fullmatch(r"([\w.-]+?)\s*((?:[<>=]=?.*)?)", requirement).groups()
+    name, bounds = split(requirement)
     version = versions.get(normalise(name))
     return version is not None and all(
         holds(version, *re.fullmatch(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*", bound).groups())
@@ -80,9 +120,60 @@ def holds(version: str, operator: str, bound: str) -> bool:
     }[operator]
 
 
+def pip(arguments: list[str]) -> None:
+    """Become this interpreter's pip, with no more of the user's settings than ``PIP_SETTINGS``."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PIP_", "PYTHON")) or setting(name[4:]) in PIP_SETTINGS
+    }
+    environment = configured() | environment | {"PIP_CONFIG_FILE": os.devnull}
+    os.execve(sys.executable, [sys.executable, "-I", "-m", "pip", *arguments], environment)
+
+
+def setting(name: str) -> str:
+    """A setting of pip as its options are spelt."""
+    return name.lower().replace("_", "-")
+
+
+def configured() -> dict[str, str]:
+    """Those of ``PIP_SETTINGS`` that pip's configuration files have, as environment variables.
+
+    ``pip config list`` takes ``user = true``, which they may hold, for its own option.
+    """
+    import configparser
+
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(configuration_files())
+    except (configparser.Error, UnicodeError) as error:
+        sys.exit(f"pip's configuration cannot be read: {error}")
+    found = {}
+    for section in ("global", "install"):  # the latter wins
+        for name, value in parser.items(section) if parser.has_section(section) else ():
+            if setting(name) in PIP_SETTINGS:
+                found["PIP_" + name.upper().replace("-", "_")] = value
+    return found
+
+
+def configuration_files() -> list[str]:
+    """Where pip looks, the least important first, as its documentation says."""
+    home, own = os.path.expanduser("~"), os.environ.get("PIP_CONFIG_FILE", "")
+    if own == os.devnull:
+        return []
+    shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    folders = [os.path.join(folder, "pip") for folder in shared.split(os.pathsep)] + ["/etc"]
+    if not os.path.exists(own):
+        config_home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+        folders += [os.path.join(home, ".pip"), os.path.join(config_home, "pip")]
+    return [os.path.join(folder, "pip.conf") for folder in (*folders, sys.prefix)] + [own]
+
+
 def main() -> int:
     """Print what was asked for, one requirement a line; 1 if anything is missing."""
     what, *extras = sys.argv[1:]
+    if what == "pip":
+        pip(extras)
     with open(PYPROJECT, encoding="utf-8") as file:
         text = file.read()
     if what == "no-deps":

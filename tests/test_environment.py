@@ -17,26 +17,35 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import requirements  # noqa: E402
 
-# ``python3`` that makes environments of itself, and whose pip takes PIP_S and fails if told to.
+# ``python3`` that makes environments of itself. Its pip takes PIP_S, fails where $NOTES.no-network
+# is, and installs nothing where $NOTES.elsewhere is.
 FAKE_PYTHON = f"""#!/usr/bin/env bash
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
 case "$*" in
     *"-m venv"*)
-        mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" && echo venv >>"$NOTES" ;;
-    *"-m pip"*)
+        mkdir -p "${{@: -1}}/bin" && cp "$0" "${{@: -1}}/bin/python" && touch "${{@: -1}}/pip"
+        echo venv >>"$NOTES" ;;
+    *"requirements.py pip "*)
         for ((i = 0; i < ${{PIP_S:-0}} * 10; i++)); do sleep 0.1; done
         [[ -e $NOTES.no-network ]] && {{ echo "pip: no network"; exit 1; }}
-        echo "pip ${{*: 4}}" >>"$NOTES" ;;
+        [[ -e $NOTES.no-room ]] && {{ echo "OSError: [Errno 28] No space left on device"; exit 1; }}
+        [[ -e $NOTES.elsewhere ]] || touch "$here/../installed"
+        echo "pip ${{*: 5}}" >>"$NOTES" ;;
     *sysconfig*) mkdir -p "$here/../lib" && echo "$here/../lib" ;;
     *sys.executable*) echo "$here/${{0##*/}}" ;;
-    *" missing"*) exit 1 ;;
+    *" missing"*) [[ -e $here/../installed ]] || {{ echo 'numpy>=1.26,<2'; exit 1; }} ;;
+    *"import pip"*) [[ -e $here/../pip ]] ;;
+    *"-m ensurepip"*) [[ ! -e $NOTES.no-ensurepip ]] && touch "$here/../pip" ;;
     *"import ensurepip"*) ;;
     *launch*)
         echo "$IMPALA_MS_STARTED" >"$NOTES.started"
         echo "launched by $here with ${{*: 4}}" ;;
-    *) exec {sys.executable} "$@" ;;
+    *requirements.py*) exec {sys.executable} "$@" ;;
+    *) exit 99 ;;
 esac
 """
+
+HAS_EVERYTHING = FAKE_PYTHON.replace("exit 1; }} ;;".replace("}}", "}"), "exit 0; } ;;")
 
 SHIM = "#!/usr/bin/env bash\necho 'this version is not chosen' >&2\nexit 127\n"
 
@@ -187,6 +196,63 @@ class TestTrouble:
         assert clone.noted.count("venv") == 2
         assert not (clone.venv / "half a package").exists()
 
+    def test_no_room_is_named(self, clone):
+        (clone.notes.parent / "notes.no-room").touch()
+        code, _, error = clone.start()
+        assert code == 1
+        assert "installing failed for lack of room" in error.splitlines()[-1]
+        assert "Without a network" not in error
+
+    def test_packages_that_are_not_there_after_all_are_no_success(self, clone):
+        elsewhere = clone.notes.parent / "notes.elsewhere"
+        elsewhere.touch()
+        code, out, error = clone.start()
+        assert (code, out) == (1, "")
+        assert "lacks numpy>=1.26,<2: see " in error.splitlines()[-1]
+        assert not (clone.venv / "impala_ms.complete").exists()
+        elsewhere.unlink()
+        assert clone.start()[0] == 0
+
+    def test_a_complete_environment_that_lost_a_package_is_mended(self, clone):
+        clone.start()
+        (clone.venv / "installed").unlink()
+        code, out, error = clone.start()
+        assert code == 0, error
+        assert f"launched by {clone.venv}/bin" in out
+        assert clone.noted.count("venv") == 1
+        assert clone.start()[2] == ""
+
+    def test_an_environment_made_here_that_lost_pip_is_made_again(self, clone):
+        clone.start()
+        for name in ("installed", "pip"):
+            (clone.venv / name).unlink()
+        code, _, error = clone.start()
+        assert code == 0, error
+        assert clone.noted.count("venv") == 2
+
+    def test_one_of_another_program_without_pip_gets_it(self, clone):
+        write_script(clone.venv / "bin" / "python", FAKE_PYTHON)
+        (clone.venv / "my own package").touch()
+        code, _, error = clone.start()
+        assert code == 0, error
+        assert ".venv was made by another program and has no pip: adding it" in error
+        assert (clone.venv / "my own package").exists()
+        assert "venv" not in clone.noted
+
+    @pytest.mark.parametrize("python", [FAKE_PYTHON, SHIM, None])
+    def test_one_of_another_program_that_does_not_serve_stays_and_is_named(self, clone, python):
+        (clone.notes.parent / "notes.no-ensurepip").touch()
+        (clone.venv / "bin").mkdir(parents=True)
+        if python:
+            write_script(clone.venv / "bin" / "python", python)
+        code, out, error = clone.start()
+        assert (code, out, clone.noted) == (1, "", [])
+        said = "was made by another program and has no working Python of a version from 3.10 to "
+        said = "has no pip, and ensurepip cannot add it" if python == FAKE_PYTHON else said
+        assert f"{clone.venv} {said}" in error.splitlines()[-1]
+        assert "move it away" in error
+        assert (clone.venv / "bin").exists()
+
     def test_interrupted_in_the_middle(self, clone):
         process = clone.begin("train.py", "4", PIP_S="20")
         until = time.monotonic() + 10
@@ -230,17 +296,118 @@ class TestTrouble:
         assert clone.noted.count("venv") == 2
 
 
+class TestEnvironmentOfTheUser:
+    """What other programs and sites set does not change where Python and packages are found."""
+
+    @staticmethod
+    def pip(folder, *arguments, **environment):
+        """Run pip as the set-up does, for a user whose home is the folder."""
+        return subprocess.run(
+            [sys.executable, "-I", ROOT / "scripts" / "requirements.py", "pip", *arguments],
+            env={"PATH": os.environ["PATH"], "HOME": str(folder), **environment},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+    def test_settings_that_move_packages_do_not_reach_pip_and_those_of_an_index_do(self, tmp_path):
+        (tmp_path / "pip.conf").write_text(
+            "[global]\nindex_url = https://global\nfind-links =\n    /one\n    /two\n"
+            "user = true\n[install]\ntarget = /elsewhere\nproxy = http://install\n"
+        )
+        done = self.pip(
+            tmp_path,
+            *["config", "list"],
+            **{"PIP_TARGET": "/a", "PIP_PREFIX": "/b", "PIP_ROOT": "/c", "PIP_USER": "1"},
+            **{"PIP_DRY_RUN": "1", "PIP_REQUIRE_HASHES": "1", "PIP_PYTHON": "/usr/bin/python3"},
+            **{"PYTHONPATH": "/d", "PYTHONUSERBASE": "/e", "PYTHONHOME": "/usr"},
+            **{"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PIP_CERT": "/cert"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [
+            ":env:.cert='/cert'",
+            ":env:.config-file='/dev/null'",
+            ":env:.find-links='\\n/one\\n/two'",
+            ":env:.index-url='https://global'",
+            ":env:.proxy='http://install'",
+        ]
+
+    def test_the_configuration_of_the_user_is_read_unless_another_is_named(self, tmp_path):
+        file = tmp_path / ".config" / "pip" / "pip.conf"
+        file.parent.mkdir(parents=True)
+        file.write_text("[global]\nindex-url = https://home\n")
+        assert "https://home" in self.pip(tmp_path, "config", "list").stdout
+        (tmp_path / "other").touch()
+        for other in (str(tmp_path / "other"), os.devnull):
+            done = self.pip(tmp_path, "config", "list", PIP_CONFIG_FILE=other)
+            assert (done.returncode, "https://home" in done.stdout) == (0, False)
+
+    def test_a_pip_configuration_that_cannot_be_read_is_named(self, tmp_path):
+        file = tmp_path / "pip.conf"
+        file.write_text("no section")
+        done = self.pip(tmp_path, "--version", PIP_CONFIG_FILE=str(file))
+        assert done.returncode == 1
+        assert done.stderr.startswith("pip's configuration cannot be read: ")
+        assert str(file) in done.stderr
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"CDPATH": ".:.."},
+            {"PYTHONHOME": "/usr", "PYTHONPLATLIBDIR": "lib64"},
+            {"SHELLOPTS": "noclobber:errexit:noglob:posix", "POSIXLY_CORRECT": "1"},
+            {"BASHOPTS": "failglob:nullglob"},
+            {"TMPDIR": "/nowhere", "GREP_OPTIONS": "--color=always"},
+        ],
+    )
+    def test_start_and_set_up_go_on(self, clone, given):
+        """The script's folder is given relative to one above, as CDPATH needs."""
+        script = f"{clone.root.name}/start_standalone.sh"
+        for _ in range(2):
+            done = subprocess.run(
+                ["bash", script, "train.py", "2"],
+                cwd=clone.root.parent,
+                env={**clone.environment, **given},
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
+            assert done.returncode == 0, done.stderr
+            assert done.stdout == f"launched by {clone.venv}/bin with train.py 2\n"
+        assert done.stderr == ""
+
+    def test_the_time_has_a_point_whatever_the_decimal_mark_of_the_locale(self, clone, tmp_path):
+        """Bash takes the mark from the locale; a byte that is not ``.`` stands for all others."""
+        text = (clone.root / "start_standalone.sh").read_text()
+        assert text.count("${EPOCHREALTIME:-") == 1
+        for mark in (",", "\u066b", "\u2396"):
+            other = text.replace("${EPOCHREALTIME:-", "${FAKE_TIME:-")
+            (clone.root / "start_standalone.sh").write_text(other)
+            code, _, error = clone.start(FAKE_TIME=f"1790000000{mark}000012", LC_ALL="C")
+            assert code == 0, error
+            clone.start(FAKE_TIME=f"1790000000{mark}000012", LC_ALL="C.UTF-8")
+            assert (clone.notes.parent / "notes.started").read_text() == "1790000000.000012\n"
+
+    def test_files_are_the_same_in_a_clone_made_by_git_for_windows(self, tmp_path):
+        shutil.copy(ROOT / ".gitattributes", tmp_path)
+        names = ("start_standalone.sh", "scripts/environment.sh", "a.py", "impala_ms/nets/a.c")
+        ask = ["git", "-C", str(tmp_path), "check-attr", "eol", "--", *names]
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=30)
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=True)
+        assert done.stdout.splitlines() == [f"{name}: eol: lf" for name in names]
+
+
 class TestActiveEnvironment:
     def test_is_used_if_it_has_everything(self, clone):
         active = clone.bin.parent / "active"
-        write_script(active / "bin" / "python3", FAKE_PYTHON.replace("exit 1 ;;", "exit 0 ;;"))
+        write_script(active / "bin" / "python3", HAS_EVERYTHING)
         code, out, error = clone.start(VIRTUAL_ENV=str(active))
         assert (code, error) == (0, "")
         assert f"launched by {active}/bin" in out
         assert not clone.venv.exists()
 
     def test_on_the_path_alone_is_used_too(self, clone):
-        write_script(clone.bin / "python3", FAKE_PYTHON.replace("exit 1 ;;", "exit 0 ;;"))
+        write_script(clone.bin / "python3", HAS_EVERYTHING)
         code, out, error = clone.start()
         assert (code, error) == (0, "")
         assert f"launched by {clone.bin}" in out
@@ -248,8 +415,7 @@ class TestActiveEnvironment:
 
     def test_says_what_it_lacks(self, clone):
         active = clone.bin.parent / "active"
-        lacking = FAKE_PYTHON.replace("exit 1 ;;", "echo 'numpy>=1.26,<2'; exit 1 ;;")
-        write_script(active / "bin" / "python3", lacking)
+        write_script(active / "bin" / "python3", FAKE_PYTHON)
         code, out, error = clone.start(VIRTUAL_ENV=str(active))
         assert code == 0
         assert "lacks numpy>=1.26,<2: using .venv instead" in error
@@ -277,6 +443,20 @@ class TestRequirements:
 
     def test_what_is_not_there_is_missing(self):
         assert not requirements.is_met("numpy>=1.26", {"numpy_financial": "1.26"})
+
+    def test_a_package_whose_files_are_gone_is_missing(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "path", [str(tmp_path)])
+        books = tmp_path / "PyYAML-6.0.dist-info"
+        books.mkdir()
+        (books / "RECORD").write_text(
+            "../../../bin/x,,\nPyYAML-6.0.dist-info/RECORD,,\n_yaml.py,,\nyaml/__init__.py,,\n"
+        )
+        (tmp_path / "_yaml.py").touch()
+        assert requirements.missing(["pyyaml>=6"]) == ["pyyaml>=6"]
+        (tmp_path / "yaml").mkdir()
+        assert requirements.missing(["pyyaml>=6"]) == []
+        (books / "RECORD").unlink()  # as in Debian's packages
+        assert requirements.missing(["pyyaml>=6"]) == []
 
     def test_pyproject_is_read(self):
         text = (ROOT / "pyproject.toml").read_text()
