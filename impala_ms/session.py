@@ -237,12 +237,13 @@ def be_rank(run, size):
 
 
 def threads_of(config, rank):
-    """Compute threads of a rank: the learner has the cores that the actors leave over."""
+    """Compute threads of a rank: the learner has the cores that its host's actors leave over."""
     actor_threads = config.trainer_params["actor_threads"]
     if rank:
         return actor_threads
-    cores = len(os.sched_getaffinity(0))
-    return config.learner_params["threads"] or max(1, cores - config.actors * actor_threads)
+    _, ranks = device.ranks_here() or (0, 1 + config.actors)
+    left = device.usable_cores() - (ranks - 1) * actor_threads
+    return config.learner_params["threads"] or max(1, left)
 
 
 def connect(run, size):

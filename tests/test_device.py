@@ -1,4 +1,4 @@
-"""Which cores an actor computes on."""
+"""How many cores there are for a process, and which ones an actor computes on."""
 
 import os
 import subprocess
@@ -10,6 +10,95 @@ from impala_ms import device
 
 CORES = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core")
+
+
+@pytest.fixture
+def quota(tmp_path, monkeypatch):
+    """A function: the cores of a process that may use 64 of them, with these files."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+
+    def cores(cgroup, **files):
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(cgroup)
+        for name, text in files.items():
+            path = tmp_path / "sys/fs/cgroup" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return device.usable_cores(tmp_path)
+
+    return cores
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [
+        ("200000 100000\n", 2),
+        ("250000 100000\n", 2),
+        ("50000 100000\n", 1),
+        ("100000 25000\n", 4),
+        ("max 100000\n", 64),
+        ("6500000 100000\n", 64),
+        ("", 64),
+        ("nonsense\n", 64),
+        ("100000 0\n", 64),
+    ],
+)
+def test_a_quota_of_cgroup_2_limits_the_cores(quota, text, cores):
+    assert quota("0::/\n", **{"cpu.max": text}) == cores
+
+
+@pytest.mark.parametrize(
+    ("quota_us", "period_us", "cores"),
+    [("300000\n", "100000\n", 3), ("-1\n", "100000\n", 64), ("5000\n", "10000\n", 1)],
+)
+@pytest.mark.parametrize("group", ["", "docker/abc/"])
+def test_a_quota_of_cgroup_1_limits_the_cores(quota, quota_us, period_us, cores, group):
+    """In a container the path is the host's, and the files are where the mount begins."""
+    files = {
+        f"cpu,cpuacct/{group}cpu.cfs_quota_us": quota_us,
+        f"cpu,cpuacct/{group}cpu.cfs_period_us": period_us,
+        "cpuset/cpu.cfs_quota_us": "100000",
+        "cpuset/cpu.cfs_period_us": "100000",
+    }
+    groups = "3:cpuset:/\n4:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n"
+    assert quota(groups, **files) == cores
+
+
+def test_the_smallest_quota_of_a_group_and_those_above_it_holds(quota):
+    files = {
+        "a/b/cpu.max": "800000 100000",
+        "a/cpu.max": "400000 100000",
+        "cpu.max": "max 100000",
+        "other/cpu.max": "100000 100000",
+    }
+    assert quota("0::/a/b\n", **files) == 4
+
+
+def test_without_cgroups_the_cores_are_those_of_the_affinity(tmp_path, monkeypatch):
+    assert device.usable_cores(tmp_path) == len(CORES)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7})
+    assert device.usable_cores(tmp_path) == 3
+
+
+def test_the_real_files_are_read():
+    assert 1 <= device.usable_cores() <= len(CORES)
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, None),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, (1, 3)),
+        ({"MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "4"}, (2, 4)),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, None),
+    ],
+)
+def test_ranks_of_this_host(monkeypatch, environment, wanted):
+    for name in (name for names in device.RANKS_OF_HOST for name in names):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert device.ranks_here() == wanted
 
 
 @pytest.fixture

@@ -233,15 +233,27 @@ class TestExplain:
 class TestThreads:
     @pytest.fixture
     def config(self, monkeypatch):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+        for names in device.RANKS_OF_HOST:
+            for name in names:
+                monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(device, "usable_cores", lambda: 8)
         return configuration.load("impala", ["--set", "trainer.actor_threads=2"], 4)
 
     def test_the_learner_has_what_the_actors_leave(self, config):
         assert session.threads_of(config, 0) == 8 - 3 * 2
         assert session.threads_of(config, 1) == 2
 
+    @pytest.mark.parametrize(("ranks", "threads"), [(1, 8), (2, 6), (4, 2)])
+    def test_actors_of_other_hosts_take_no_core_of_the_learner(
+        self, config, monkeypatch, ranks, threads
+    ):
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(ranks))
+        assert session.threads_of(config, 0) == threads
+        assert session.threads_of(config, 1) == 2
+
     def test_the_learner_has_one_at_least(self, config, monkeypatch):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+        monkeypatch.setattr(device, "usable_cores", lambda: 2)
         assert session.threads_of(config, 0) == 1
 
     def test_the_learner_has_as_many_as_the_user_says(self, config):
