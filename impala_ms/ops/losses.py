@@ -1,7 +1,8 @@
 """The three losses of IMPALA and the off-policy corrections they are compared under.
 
 Input: network outputs and recorded data as ``[T, B]``, from the learner; tensors, or what NumPy
-could make arrays of. Output: scalars to differentiate. Losses are sums over valid rows; the learner divides where the mean is wanted.
+could make arrays of. Output: scalars to differentiate. Losses are sums over valid rows; the
+learner divides where the mean is wanted.
 """
 
 import math
