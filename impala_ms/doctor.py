@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_ms import ENVIRONMENT_DEFAULTS, launch
+from impala_ms import ENVIRONMENT_DEFAULTS, device, launch
 from impala_ms.config import ConfigError
 
 OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and not needed by everybody
@@ -31,6 +31,16 @@ LIMIT_S = 120.0  # for any one probe
 RUN_STEPS = 40_000
 SLOW_CONVOLUTION = 8.0  # times a product of matrices of as many operations; 25 with the fault
 LITTLE_SPACE_GB = 1.0
+OPTIONAL_PACKAGES = (
+    ("envpool", "Atari, Procgen, MuJoCo, fast"),
+    ("ale-py", "Atari with gymnasium"),
+    ("minigrid", "MiniGrid"),
+    ("box2d", "LunarLander, BipedalWalker, CarRacing"),
+    ("mujoco", "MuJoCo with gymnasium"),
+    ("matplotlib", "pictures of curves"),
+    ("tensorboard", "shows what runs write for it"),
+)
+PROBE = [sys.executable, "-m", "impala_ms.probes"]
 
 
 class Finding(NamedTuple):
@@ -166,10 +176,14 @@ def versions() -> Iterator[Finding]:
 
 
 def cores() -> Iterator[Finding]:
-    """Cores, and thread limits that the user has set."""
-    allowed = len(os.sched_getaffinity(0))
-    what = f"{allowed} of {os.cpu_count()} for this process; N up to {allowed} gives each a core"
+    """Cores, a good number of ranks, and thread limits that the user has set."""
+    usable, allowed = device.usable_cores(), len(os.sched_getaffinity(0))
+    what = f"{usable} of {os.cpu_count()} for this process"
+    if usable < allowed:
+        what += f": a quota on CPU time holds it to that, its affinity allows {allowed}"
     yield Finding("cores", OK, what)
+    what = f"{usable} or {usable + 1} (cores: {usable}): bash start_standalone.sh train.py"
+    yield Finding("good N", OK, f"{what} {usable + 1}")
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         if name in os.environ:
             what = f"{name} = {os.environ[name]} is set: it holds for all ranks"
@@ -180,25 +194,22 @@ def cores() -> Iterator[Finding]:
             yield Finding("environment variables", OPTIONAL, what)
 
 
-def environments() -> Iterator[Finding]:
-    """Packages with environments, and the games' ROMs."""
-    from impala_ms.envs.packages import installed, pip_install
+def optional_packages() -> Iterator[Finding]:
+    """Packages that some environments and side commands need, and the games' ROMs."""
+    from impala_ms.envs.packages import pip_install
 
-    for package, gives in (
-        ("envpool", "Atari, Procgen, MuJoCo, fast"),
-        ("ale-py", "Atari with gymnasium"),
-        ("minigrid", "MiniGrid"),
-    ):
-        if installed(package):
+    for package, gives in OPTIONAL_PACKAGES:
+        try:
             yield Finding(package, OK, f"{metadata.version(package)}: {gives}")
-        else:
+        except metadata.PackageNotFoundError:
             yield Finding(package, OPTIONAL, f"not installed: {gives}", pip_install(package))
-    if installed("ale-py"):
-        from ale_py import roms  # type: ignore[import-untyped]
+            continue
+        if package == "ale-py":
+            from ale_py import roms  # type: ignore[import-untyped]
 
-        games = roms.get_all_rom_ids()
-        state, do = (OK, "") if games else (BAD, "pip install --force-reinstall ale-py")
-        yield Finding("ROMs", state, f"{len(games)} games come with ale-py", do)
+            games = roms.get_all_rom_ids()
+            state, do = (OK, "") if games else (BAD, "pip install --force-reinstall ale-py")
+            yield Finding("ROMs", state, f"{len(games)} games come with ale-py", do)
 
 
 def run_folder() -> Iterator[Finding]:
@@ -219,18 +230,13 @@ def run_folder() -> Iterator[Finding]:
 
 def mindspore() -> Iterator[Finding]:
     """The device that ``learner.device = auto`` takes, tried."""
-    text = "from impala_ms import device; print(device.choose('auto'))"
-    done = probe([sys.executable, "-c", text])
+    done = probe([*PROBE, "best_device"])
     if done.returncode:
         yield Finding("MindSpore", BAD, last_line(done), "see what it says")
         return
     target = done.stdout.split()[-1]
     began = time.perf_counter()
-    code = (
-        f"from impala_ms import device; device.use({target!r}, 1); from impala_ms import compat; "
-        f"import mindspore as ms; x = ms.ops.ones((2, 2)); print((x @ x).asnumpy().sum())"
-    )
-    done = probe([sys.executable, "-c", code])
+    done = probe([*PROBE, "matrix_product", target])
     right = done.stdout.split()[-1:] == ["8.0"]
     took = f"imported, with MindSpore RL, in {time.perf_counter() - began:.1f} s"
     what = f"device {target}; {took}" if right else last_line(done)
@@ -239,7 +245,7 @@ def mindspore() -> Iterator[Finding]:
 
 def convolutions() -> Iterator[Finding]:
     """Whether oneDNN's convolutions are fast: with some versions they are not on AVX-512."""
-    done = probe([sys.executable, "-c", CONVOLUTION])
+    done = probe([*PROBE, "convolution"])
     if done.returncode:
         yield Finding("convolutions", BAD, last_line(done))
         return
@@ -253,47 +259,13 @@ def convolutions() -> Iterator[Finding]:
 
 def kernels() -> Iterator[Finding]:
     """Whether there is a C compiler, without which images and LSTMs are slow."""
-    done = probe([sys.executable, "-c", KERNELS])
+    done = probe([*PROBE, "kernels"])
     if done.returncode:
         yield Finding(
             "kernels", OPTIONAL, "not compiled: images and LSTMs are slow", last_line(done)
         )
     else:
         yield Finding("kernels", OK, done.stdout.splitlines()[-1])
-
-
-KERNELS = """
-import sys
-from impala_ms.nets import native
-command = native.wanted_compiler()
-if not command:
-    sys.exit("IMPALA_MS_CC is empty, which asks for none")
-try:
-    print(native.load(command))
-except native.NoKernels as error:
-    sys.exit(str(error))
-"""
-CONVOLUTION = """
-import time
-import numpy as np
-from impala_ms import device
-device.use("CPU", 1)
-import mindspore as ms
-from mindspore import nn, ops
-
-def seconds(cell, *shapes):
-    inputs = [ms.Tensor(np.ones(shape, np.float32)) for shape in shapes]
-    times = []
-    for _ in range(6):
-        began = time.perf_counter()
-        cell(*inputs).asnumpy()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
-
-convolution = nn.Conv2d(64, 64, 3, pad_mode="valid")
-product = nn.Dense(576, 64, has_bias=False)
-print(seconds(convolution, (64, 64, 22, 22)) / seconds(product, (64 * 20 * 20, 576)))
-"""
 
 
 def mpi() -> Iterator[Finding]:
@@ -303,11 +275,11 @@ def mpi() -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("MPI", OPTIONAL, str(error))
         return
-    command = [*command[: command.index(sys.executable)], sys.executable, "-c"]
+    command = [*command[: command.index(sys.executable)], *PROBE]
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
         environment = launch.mpi_environment(folder)
         began = time.perf_counter()
-        done = probe([*command, TALK], environment)
+        done = probe([*command, "talk"], environment)
         took = time.perf_counter() - began
         if "2 bytes of 1" not in done.stdout:
             yield Finding("MPI", BAD, last_line(done))
@@ -318,40 +290,10 @@ def mpi() -> Iterator[Finding]:
         if mpich:
             yield Finding("fault tolerance", OPTIONAL, "none with MPICH: a lost rank ends the run")
             return
-        done = probe([*command, DIE], environment)
+        done = probe([*command, "die"], environment)
         noticed = "noticed" in done.stdout
         what = "the death of a rank is noticed" if noticed else last_line(done)
         yield Finding("fault tolerance", OK if noticed else BAD, what)
-
-
-TALK = """
-import numpy as np
-from mpi4py import MPI
-comm, data = MPI.COMM_WORLD, np.zeros(2, np.uint8)
-if comm.Get_rank() == 1:
-    comm.Send(data, 0)
-else:
-    comm.Recv(data, 1)
-    print(data.nbytes, "bytes of 1", flush=True)
-MPI.Finalize()
-"""
-
-DIE = """
-import os, signal, time
-import numpy as np
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-comm.Set_errhandler(MPI.ERRORS_RETURN)
-if comm.Get_rank() == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
-request = comm.Irecv(np.zeros(2, np.uint8), 1)
-try:
-    while not request.Test():
-        time.sleep(0.01)
-except MPI.Exception:
-    print("noticed", flush=True)
-os._exit(0)
-"""
 
 
 def miniature_run() -> Iterator[Finding]:
@@ -378,7 +320,7 @@ def miniature_run() -> Iterator[Finding]:
 CHECKS = (
     versions,
     cores,
-    environments,
+    optional_packages,
     run_folder,
     mindspore,
     convolutions,

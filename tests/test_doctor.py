@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,46 @@ def test_kernels(monkeypatch):
         doctor.OPTIONAL,
         "IMPALA_MS_CC is empty, which asks for none",
     )
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16])
+def test_a_good_number_of_ranks_is_a_command(monkeypatch, cores):
+    monkeypatch.setattr(doctor.device, "usable_cores", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    about_cores, good, *_ = doctor.cores()
+    assert "quota" not in about_cores.what
+    assert good.what == (
+        f"{cores} or {cores + 1} (cores: {cores}): bash start_standalone.sh train.py {cores + 1}"
+    )
+
+
+def test_a_quota_on_cores_is_named(monkeypatch):
+    monkeypatch.setattr(doctor.device, "usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    about_cores, good, *_ = doctor.cores()
+    assert about_cores.what.startswith("2 of ")
+    assert about_cores.what.endswith("quota on CPU time holds it to that, its affinity allows 64")
+    assert good.what.startswith("2 or 3 (cores: 2)")
+
+
+def test_optional_packages_have_a_version_or_the_command_that_installs_them(monkeypatch):
+    def version(name):
+        if name in ("minigrid", "matplotlib", "ale-py"):
+            raise doctor.metadata.PackageNotFoundError(name)
+        return "1.2.3"
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    findings = {finding.name: finding for finding in doctor.optional_packages()}
+    assert {"envpool", "ale-py", "minigrid", "box2d", "mujoco"} < set(findings)
+    assert {"matplotlib", "tensorboard"} < set(findings)
+    for name, finding in findings.items():
+        if name in ("minigrid", "matplotlib", "ale-py"):
+            assert finding.state == doctor.OPTIONAL
+            assert finding.what.startswith("not installed: ")
+            assert re.search(rf"-m pip install .*constraints.txt {name}$", finding.do)
+        else:
+            assert finding.state == doctor.OK
+            assert finding.what.startswith("1.2.3: ")
 
 
 def test_no_mpirun(monkeypatch, tmp_path):

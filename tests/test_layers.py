@@ -27,7 +27,8 @@ ALLOWED = {
     "lean": ({"mindspore"}, set()),
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
-    "doctor": ({"ale_py", "requirements"}, {"config", "envs", "launch"}),
+    "doctor": ({"ale_py", "requirements"}, {"config", "device", "envs", "launch"}),
+    "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
     "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
     "session": (
         {"numpy"},

@@ -10,7 +10,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms import doctor
 from impala_ms.nets import conv
 from impala_ms.nets.conv import Nature, Shallow, image_of
 from impala_ms.nets.resnet import ResNet
@@ -301,7 +300,7 @@ def test_convolutions_run_at_a_sane_speed_by_default():
     """
     environment = {k: v for k, v in os.environ.items() if k != "ONEDNN_MAX_CPU_ISA"}
     done = subprocess.run(
-        [sys.executable, "-c", doctor.CONVOLUTION],
+        [sys.executable, "-m", "impala_ms.probes", "convolution"],
         cwd=ROOT,
         env=environment,
         capture_output=True,
