@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -36,7 +37,7 @@ class DeviceError(RuntimeError):
     """The device that was asked for does not work."""
 
 
-def usable_cores(root="/"):
+def usable_cores(root: str | Path = "/") -> int:
     """How many cores' time this process may use: whole ones of its cgroup's quota, 1 at least.
 
     ``docker --cpus``, Kubernetes and batch systems limit the time without naming cores.
@@ -48,7 +49,7 @@ def usable_cores(root="/"):
     return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))
 
 
-def cpu_groups(root):
+def cpu_groups(root: Path) -> Iterator[Path]:
     """The folders of this process's cgroups for CPU time, version 1 and 2, and those above them.
 
     Some may not be there: in a container the path can be as the host sees it.
@@ -65,7 +66,7 @@ def cpu_groups(root):
                 yield root / "sys/fs/cgroup" / controllers / above.relative_to("/")
 
 
-def quota_of(folder):
+def quota_of(folder: Path) -> float | None:
     """Cores' worth of time that a cgroup has; None without a limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # ValueError: max
@@ -75,7 +76,7 @@ def quota_of(folder):
     return None
 
 
-def ranks_here():
+def ranks_here() -> tuple[int, int] | None:
     """``(number among the ranks of this host, how many these are)``, or None without MPI."""
     for number, count in RANKS_OF_HOST:
         with contextlib.suppress(KeyError, ValueError):
