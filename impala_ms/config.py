@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, TextIO
 
 from impala_ms.envs import ids
 from impala_ms.errors import describe, text_of
-from impala_ms.imports import FILE_MODULE, add_import_folder, import_file
+from impala_ms.imports import add_import_folder, file_of, import_file, import_named
 
 SECTIONS = (
     "collect_env_params",
@@ -777,15 +777,15 @@ def reference(ref: Any) -> str:
     name, module = getattr(ref, "__qualname__", "<>"), getattr(ref, "__module__", "")
     if "<" in name:
         raise TypeError(f"{ref!r} is not a class or function of a module")
-    return f"{module.removeprefix(FILE_MODULE)}:{name}"
+    return f"{file_of(module) or module}:{name}"
 
 
 def resolve(ref: Any) -> Any:
     """The class or function that a configuration names.
 
     Args:
-        ref: The class itself, ``"module:Class"`` or ``"file.py:Class"``. Modules are looked for
-            in the current folder too, after everywhere else.
+        ref: The class itself, ``"module:Class"`` or ``"file.py:Class"``. A module in the
+            current folder comes before others of its name.
 
     Raises:
         ConfigError: If there is no such module, file or class.
@@ -799,8 +799,7 @@ def resolve(ref: Any) -> Any:
         if module_name.endswith(".py"):
             module = import_file(Path(module_name).resolve())
         else:
-            add_import_folder(Path.cwd())
-            module = importlib.import_module(module_name)
+            module = import_named(module_name)
         return operator.attrgetter(name)(module)
     except (ImportError, OSError, AttributeError) as error:
         raise ConfigError(f"{ref!r} cannot be imported: {error}") from error

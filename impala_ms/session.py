@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from impala_ms import config as configuration
 from impala_ms import device, logs
 from impala_ms.errors import describe, notes_of
-from impala_ms.imports import add_import_folder
+from impala_ms.imports import add_import_folder, forget_script
 from impala_ms.metrics import progress
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ def main(algorithm):
     Args:
         algorithm: Name of a folder of ``impala_ms/algorithm``.
     """
+    forget_script(sys.argv[0])
     incarnation = take_place(sys.argv)
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
     size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import difflib
 import functools
-import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.envs.vector import VectorEnvironment
 from impala_ms.errors import add_note, one_line
-from impala_ms.imports import add_import_folder, import_file
+from impala_ms.imports import import_file, import_named
 
 __all__ = ["MakeError", "VectorEnvironment", "episode_seeds", "frames_per_step", "make_vec"]
 
@@ -51,8 +50,8 @@ def make_vec(
 
     Args:
         id: A gymnasium id, or ``module:ID`` or ``file.py:ID``: the module is imported first, so
-            that it can register the id. It may lie in the current directory or on ``PYTHONPATH``,
-            the file where its path says. An Atari
+            that it can register the id. It may lie in the current directory, which comes first, or
+            on ``PYTHONPATH``, the file where its path says. An Atari
             game (``ALE/Pong-v5``, ``Pong-v5`` or ``PongNoFrameskip-v4``) comes with the
             preprocessing of ``atari``.
         num_envs: Number of environments.
@@ -225,17 +224,15 @@ def _import(id: str, module: str) -> None:
             raise MakeError(f"there is no file {file}, which the environment {id!r} names")
         import_file(file)
         return
-    here = Path.cwd()
-    add_import_folder(here)  # a script's own is searched anyway, the current one is not
     try:
-        importlib.import_module(module)
+        import_named(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             add_note(error, f"while importing the module of {id}")
             raise
         raise MakeError(
             f"the module {module!r} of the environment {id!r} is neither in the current directory "
-            f"({here}) nor on PYTHONPATH nor installed"
+            f"({Path.cwd()}) nor on PYTHONPATH nor installed"
         ) from error
 
 

@@ -11,7 +11,6 @@ both processes map; a message of one byte says that it is there.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import mmap
 import os
@@ -34,11 +33,13 @@ from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout
 from impala_ms.envs.sync import ColumnEnvironment, Columns, Singles
 from impala_ms.envs.vector import Observation, Rows
 from impala_ms.errors import describe, one_line
+from impala_ms.imports import find_files
 
 CLOSE_TIMEOUT_S = 5.0
+# Nothing is imported before the path is set: the current folder would come first.
 _MAIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from impala_ms.envs.processes import work; work(int(sys.argv[2]), int(sys.argv[3]))"
+    "import sys; sys.path[:] = {path!r}; "
+    "from impala_ms.envs.processes import work; work({pipe}, {memory})"
 )
 _RESET, _STEP, _MAP, _DONE, _FAILED = b"r", b"s", b"m", b"d", b"f"
 _ALIGNMENT_BYTES = 64
@@ -192,11 +193,10 @@ class _Worker:
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         with theirs:
+            path = [str(entry) for entry in sys.path]
+            program = _MAIN.format(path=path, pipe=theirs.fileno(), memory=memory)
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-c", _MAIN, json.dumps(sys.path)),
-                    *(str(theirs.fileno()), str(memory)),
-                ],
+                [sys.executable, "-c", program],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),
                 env=environ,
@@ -244,6 +244,7 @@ def work(pipe: int, memory: int) -> None:
         memory: File descriptor of the memory that both map.
     """
     connection = Connection(pipe)
+    find_files()
     singles: Singles | None = None
     try:
         id, start, stop, envs, parent = pickle.loads(connection.recv_bytes())

@@ -597,7 +597,7 @@ class TestIds:
         )
         limit = limit or 5
         assert env.step_limit == limit
-        observed = [np.copy(env.reset()), *(np.copy(r) for r in play(env, limit)[0])]
+        observed = [np.copy(env.reset()), *play(env, limit)[0]]
         np.testing.assert_allclose(np.stack(observed)[:, 0, 1], np.arange(limit + 1) / limit)
         env.reset()
         _, _, terminated, truncated, first = play(env, 2 * limit + 1)
