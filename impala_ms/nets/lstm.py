@@ -75,7 +75,7 @@ class Recurrence(nn.Cell):
         path = native.kernels([(size, 1, 1)])
         self.native = path is not None
         if path:
-            self.remember, self.by_gates = native.recurrence(path)
+            self.kernel, self.kernel_gradient = native.recurrence(path)
         self.transposed_times = ops.MatMul(transpose_a=True)
         self.split_sequence = ops.Split(2, 3)
 
@@ -95,7 +95,7 @@ class Recurrence(nn.Cell):
             ``[T, B, H]``.
         """
         if self.native:
-            return self.remember(gates, keep, hidden, cells, weight)
+            return self.kernel(gates, keep, hidden, cells, weight)
         steps = len(gates)
         length = part_length(steps)
         if length == steps:
@@ -122,7 +122,7 @@ class Recurrence(nn.Cell):
         """Gradients of the arguments, except ``keep``."""
         before = keep * ops.concat((ops.expand_dims(hidden, 0), results[0][:-1]), 0)
         if self.native:
-            by_gates = self.by_gates(*gradients[:2], keep, cells, weight, *results[1:])
+            by_gates = self.kernel_gradient(*gradients[:2], keep, cells, weight, *results[1:])
         else:
             by_gates = self.gradients(keep, cells, weight, results, gradients)
         d_gates, d_hidden, d_cells = by_gates

@@ -5,8 +5,8 @@
    outputs): TILE pixels and 2 vectors of 8 outputs stay in registers meanwhile.
    Images may also come as planes, [N, C, H, W]: then there are C images of one channel to sum over.
 
-   Each exported function has the signature that MindSpore asks for. It returns 0; or, where there is
-   no memory, ENOMEM, at which MindSpore raises. */
+   Each exported function has the signature that MindSpore asks for. It returns 0; or, without
+   memory, ENOMEM, at which MindSpore raises. */
 
 #include <errno.h>
 #include <pthread.h>
@@ -96,7 +96,9 @@ static int64_t padded_h(const conv *v) { return v->h + 2 * v->padding; }
 static int64_t padded_w(const conv *v) { return v->w + 2 * v->padding; }
 static int64_t weights_of(const conv *v) { return v->planes * v->k * v->k * v->c * v->out; }
 
-/* how: [stride, padding, relu of x first, x as planes, factor and offset of x if it is bytes] */
+/* how: [stride, padding, relu of x first, x as planes, factor and offset of x if it is bytes].
+   An operator takes tensors only, so that one of floats has them all: in it small integers are
+   exact. */
 static conv describe(const void *x, const int64_t *shape, const char *type, const float *how,
                      int64_t k, int64_t out) {
     const int planes = how[3] != 0;
@@ -114,7 +116,7 @@ static float *room_for(const conv *v) {
 }
 
 /* image n of x as float, or its relu, inside a border of zeros that room has already; NaN stays NaN
-   here and in pool, so that a loss shows it */
+   here and in max_pool, so that a loss shows it */
 static const float *padded(const conv *v, int64_t n, float *room) {
     const int64_t row = v->w * v->c, wide = padded_w(v) * v->c;
     if (!v->padding && !v->relu && !v->bytes) return v->x + n * size_of(v);
@@ -175,8 +177,8 @@ ALWAYS void tile(const conv *v, const float *x, const float *w, const float *bia
 }
 
 /* one padded image; pixels of y are y_step apart, rows y_row */
-static void convolve_image(const conv *v, const float *image, float *y, int64_t y_step,
-                           int64_t y_row) {
+static void conv2d_image(const conv *v, const float *image, float *y, int64_t y_step,
+                         int64_t y_row) {
     const int64_t row = v->stride * padded_w(v) * v->c, step = v->stride * v->c;
     for (int64_t i = 0; i < v->out_h; i++)
         for (int64_t o = 0; o < v->out; o += OUTPUTS) {
@@ -189,13 +191,13 @@ static void convolve_image(const conv *v, const float *image, float *y, int64_t 
         }
 }
 
-static int convolve_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int conv2d_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const conv *v = call;
     const int64_t row = v->out_w * v->out;
     float *room = room_for(v);
     if (!room) return no_memory();
     for (int64_t n = from; n < to; n++)
-        convolve_image(v, padded(v, n, room), v->y + n * v->out_h * row, v->out, row);
+        conv2d_image(v, padded(v, n, room), v->y + n * v->out_h * row, v->out, row);
     free(room);
     return 0;
 }
@@ -217,12 +219,12 @@ static float *packed(const conv *v, const float *weights) {
 }
 
 /* x, weights [O, C, k, k], bias [O], how -> y [N, H', W', O]; O is 16, 32, ... */
-API(convolve) {
+API(conv2d) {
     conv v = describe(data[0], shapes[0], types[0], data[3], shapes[1][2], shapes[1][0]);
     float *weights = packed(&v, data[1]);
     if (!weights) return no_memory();
     v.weights = weights, v.bias = data[2], v.y = data[4];
-    const int failure = each(shapes[0][0], piece_of(shapes[0][0]), convolve_images, &v);
+    const int failure = each(shapes[0][0], piece_of(shapes[0][0]), conv2d_images, &v);
     free(weights);
     return failure;
 }
@@ -234,7 +236,7 @@ typedef struct {
 
 /* Pixels of x whose places have the same remainder by the stride make an image of their own. Its
    gradient is a convolution of the gradient of y with every stride-th of the turned weights. */
-static int convolve_images_by_x(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int backward_input_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const turned_conv *t = call;
     const conv *f = &t->forward;
     const int64_t s = f->stride, taps = f->k / s;
@@ -254,7 +256,7 @@ static int convolve_images_by_x(const void *call, int64_t from, int64_t to, int6
                 v.out_h = padded_h(&v) - taps + 1, v.out_w = padded_w(&v) - taps + 1;
                 v.out_h = v.out_h < rows ? v.out_h : rows;
                 v.out_w = v.out_w < columns ? v.out_w : columns;
-                convolve_image(&v, image, y + (a * f->w + b) * f->c, s * f->c, s * f->w * f->c);
+                conv2d_image(&v, image, y + (a * f->w + b) * f->c, s * f->c, s * f->w * f->c);
             }
         if (f->relu)
             for (int64_t j = 0; j < size_of(f); j++) y[j] = x[j] > 0 ? y[j] : 0;
@@ -282,13 +284,13 @@ static float *turned(const conv *v, const float *weights) {
 
 /* gradient of y, weights, x, how -> gradient of x [N, H, W, C]; C is 16, 32, ...; the stride is 1,
    or divides the kernel and nothing is padded */
-API(convolve_by_x) {
+API(conv2d_backward_input) {
     conv v = describe(data[2], shapes[2], types[2], data[3], shapes[1][2], shapes[1][0]);
     float *weights = turned(&v, data[1]);
     if (!weights) return no_memory();
     v.y = data[4];
     turned_conv call = {v, data[0], weights};
-    const int failure = each(shapes[0][0], piece_of(shapes[0][0]), convolve_images_by_x, &call);
+    const int failure = each(shapes[0][0], piece_of(shapes[0][0]), backward_input_images, &call);
     free(weights);
     return failure;
 }
@@ -311,7 +313,7 @@ ALWAYS void outer(const conv *v, const float *x, const float *gradient, float *s
         for (int i = 0; i < 2; i++) *(vec *)(sums + r * out + i * LANES) = s[r][i];
 }
 
-static int outer_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int backward_weight_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const conv *v = call;
     const int64_t row = padded_w(v) * v->c, run = v->k * v->c;
     float *room = room_for(v), *sums = v->sums + piece * (weights_of(v) + v->out);
@@ -339,13 +341,13 @@ static int outer_images(const void *call, int64_t from, int64_t to, int64_t piec
 }
 
 /* gradient of y, x, how -> gradients of the weights and the bias */
-API(convolve_by_weights) {
+API(conv2d_backward_weight) {
     conv v = describe(data[1], shapes[1], types[1], data[2], shapes[3][2], shapes[3][0]);
     const int64_t window = weights_of(&v) / v.out, size = weights_of(&v) + v.out;
     float *by_weights = data[3];
     v.y = data[0], v.sums = calloc(threads * size, sizeof(float));
     if (!v.sums) return no_memory();
-    const int failure = each(shapes[0][0], share_of(shapes[0][0]), outer_images, &v);
+    const int failure = each(shapes[0][0], share_of(shapes[0][0]), backward_weight_images, &v);
     for (int64_t t = 1; t < threads; t++)
         for (int64_t i = 0; i < size; i++) v.sums[i] += v.sums[t * size + i];
     for (int64_t i = 0; i < window; i++)
@@ -376,7 +378,7 @@ ALWAYS void places(int64_t i, int64_t size, int64_t *from, int64_t *to) {
     *to = start + 3 > size ? size : start + 3;
 }
 
-static int pool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int max_pool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const pooling *v = call;
     for (int64_t n = from; n < to; n++)
         for (int64_t i = 0; i < v->out_h; i++)
@@ -396,7 +398,7 @@ static int pool_images(const void *call, int64_t from, int64_t to, int64_t piece
     return 0;
 }
 
-static int unpool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int backward_pool_images(const void *call, int64_t from, int64_t to, int64_t piece) {
     const pooling *v = call;
     const int64_t size = v->h * v->w * v->c;
     float *left_over = malloc(v->c * sizeof(float));
@@ -429,23 +431,23 @@ static int unpool_images(const void *call, int64_t from, int64_t to, int64_t pie
 }
 
 /* x -> y [N, (H + 1) / 2, (W + 1) / 2, C] */
-API(pool) {
+API(max_pool) {
     pooling v = describe_pooling(shapes[0]);
     v.x = data[0], v.result = data[1];
-    return each(shapes[0][0], piece_of(shapes[0][0]), pool_images, &v);
+    return each(shapes[0][0], piece_of(shapes[0][0]), max_pool_images, &v);
 }
 
 /* gradient of y, x, y -> gradient of x */
-API(pool_by_x) {
+API(max_pool_backward) {
     pooling v = describe_pooling(shapes[1]);
     v.gradient = data[0], v.x = data[1], v.y = data[2], v.result = data[3];
-    return each(shapes[1][0], piece_of(shapes[1][0]), unpool_images, &v);
+    return each(shapes[1][0], piece_of(shapes[1][0]), backward_pool_images, &v);
 }
 
 /* ---- the steps of an LSTM; rows of a batch go through all of them, apart from each other ---- */
 
 /* exp, from -87 to 87, to 1e-7 of it: 2 to the power of a whole number, times a polynomial */
-ALWAYS float power(float x) {
+ALWAYS float fast_exp(float x) {
     const float inside = x < -87.0f ? -87.0f : x > 87.0f ? 87.0f : x;
     const float round = 12582912.0f; /* adding it drops what follows the point */
     const float whole = inside * 1.44269504f + round - round;
@@ -461,8 +463,8 @@ ALWAYS float power(float x) {
     return y * scale.value;
 }
 
-ALWAYS float sigmoid(float x) { return 1.0f / (1.0f + power(-x)); }
-ALWAYS float tangent(float x) { return 1.0f - 2.0f / (1.0f + power(2.0f * x)); }
+ALWAYS float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+ALWAYS float fast_tanh(float x) { return 1.0f - 2.0f / (1.0f + fast_exp(2.0f * x)); }
 
 typedef struct {
     int64_t steps, rows, size; /* T, B, H */
@@ -478,7 +480,7 @@ static conv product(int64_t rows, int64_t from, int64_t to, const float *weights
                   .out_w = rows, .out = to, .weights = weights};
 }
 
-static int remember_rows(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int lstm_forward_rows(const void *call, int64_t from, int64_t to, int64_t piece) {
     const lstm *v = call;
     const int64_t size = v->size;
     const conv recur = product(to - from, size, 4 * size, v->weights);
@@ -491,7 +493,7 @@ static int remember_rows(const void *call, int64_t from, int64_t to, int64_t pie
         for (int64_t b = from; b < to; b++)
             for (int64_t i = 0; i < size; i++)
                 before[(b - from) * size + i] = v->keep[t * v->rows + b] * hidden[b * size + i];
-        convolve_image(&recur, before, sums, 4 * size, 0);
+        conv2d_image(&recur, before, sums, 4 * size, 0);
         for (int64_t b = from; b < to; b++) {
             const int64_t row = t * v->rows + b;
             const float *x = v->gates + row * 4 * size, *s = sums + (b - from) * 4 * size;
@@ -503,9 +505,9 @@ static int remember_rows(const void *call, int64_t from, int64_t to, int64_t pie
             float *restrict output = v->outputs + row * size;
             for (int64_t i = 0; i < 3 * size; i++) opened[i] = sigmoid(x[i] + s[i]);
             for (int64_t i = 0; i < size; i++) {
-                content[i] = tangent(x[3 * size + i] + s[3 * size + i]);
+                content[i] = fast_tanh(x[3 * size + i] + s[3 * size + i]);
                 memory[i] = opened[size + i] * (keep * cell[i]) + opened[i] * content[i];
-                squashed[i] = tangent(memory[i]);
+                squashed[i] = fast_tanh(memory[i]);
                 output[i] = opened[2 * size + i] * squashed[i];
             }
         }
@@ -515,8 +517,9 @@ static int remember_rows(const void *call, int64_t from, int64_t to, int64_t pie
 }
 
 /* gates [T, B, 4 H], keep [T, B, 1], hidden, cells [B, H], weights [4 H, H]
-   -> outputs, memory [T, B, H], opened [T, B, 3 H], contents, squashed [T, B, H]; H is 16, 32 ... */
-API(remember) {
+   -> outputs, memory [T, B, H], opened [T, B, 3 H], contents, squashed [T, B, H];
+   H is 16, 32, ... */
+API(lstm_forward) {
     const int64_t size = shapes[2][1];
     const conv recur = product(1, size, 4 * size, NULL);
     float *weights = packed(&recur, data[4]);
@@ -525,12 +528,12 @@ API(remember) {
               .keep = data[1], .hidden = data[2], .cells = data[3], .weights = weights,
               .outputs = data[5], .memory = data[6], .opened = data[7], .contents = data[8],
               .squashed = data[9]};
-    const int failure = each(v.rows, share_of(v.rows), remember_rows, &v);
+    const int failure = each(v.rows, share_of(v.rows), lstm_forward_rows, &v);
     free(weights);
     return failure;
 }
 
-static int remember_rows_by_gates(const void *call, int64_t from, int64_t to, int64_t piece) {
+static int lstm_backward_rows(const void *call, int64_t from, int64_t to, int64_t piece) {
     const lstm *v = call;
     const int64_t size = v->size;
     const conv recur = product(to - from, 4 * size, size, v->weights);
@@ -561,7 +564,7 @@ static int remember_rows_by_gates(const void *call, int64_t from, int64_t to, in
                 by_cells[i] = c * (keep * forget[i]);
             }
         }
-        convolve_image(&recur, v->by_gates + (t * v->rows + from) * 4 * size, sums, size, 0);
+        conv2d_image(&recur, v->by_gates + (t * v->rows + from) * 4 * size, sums, size, 0);
         for (int64_t b = from; b < to; b++)
             for (int64_t i = 0; i < size; i++)
                 v->by_hidden[b * size + i] = v->keep[t * v->rows + b] * sums[(b - from) * size + i];
@@ -572,7 +575,7 @@ static int remember_rows_by_gates(const void *call, int64_t from, int64_t to, in
 
 /* gradients of outputs and memory, keep, cells, weights, memory, opened, contents, squashed
    -> gradients of gates, hidden, cells */
-API(remember_by_gates) {
+API(lstm_backward) {
     const int64_t size = shapes[3][1];
     const conv recur = product(1, size, 4 * size, NULL);
     float *weights = turned(&recur, data[4]);
@@ -581,7 +584,7 @@ API(remember_by_gates) {
               .by_memory = data[1], .keep = data[2], .cells = data[3], .weights = weights,
               .memory = data[5], .opened = data[6], .contents = data[7], .squashed = data[8],
               .by_gates = data[9], .by_hidden = data[10], .by_cells = data[11]};
-    const int failure = each(v.rows, share_of(v.rows), remember_rows_by_gates, &v);
+    const int failure = each(v.rows, share_of(v.rows), lstm_backward_rows, &v);
     free(weights);
     return failure;
 }

@@ -188,9 +188,9 @@ class Convolve(nn.Cell):
         how = stride, padding, relu, self.planes, *(planes or (1.0, 0.0))
         self.how = ms.Tensor(how, ms.float32)
         case = kernel, *how
-        self.convolve = custom(path, "convolve", convolved, case=case)
-        self.by_x = custom(path, "convolve_by_x", lambda gradient, weight, x, how: x)
-        self.by_weights = custom(path, "convolve_by_weights", weights, 2, case)
+        self.convolve = custom(path, "conv2d", convolved, case=case)
+        self.by_x = custom(path, "conv2d_backward_input", lambda gradient, weight, x, how: x)
+        self.by_weights = custom(path, "conv2d_backward_weight", weights, 2, case)
         if planes:
             # "pad" loses its padding in a bprop
             mode = "same" if padding else "valid"
@@ -260,8 +260,8 @@ class Pool(nn.Cell):
         def pooled(x):
             return [x[0], (x[1] + 1) // 2, (x[2] + 1) // 2, x[3]]
 
-        self.pool = custom(path, "pool", pooled)
-        self.by_x = custom(path, "pool_by_x", lambda gradient, x, y: x)
+        self.pool = custom(path, "max_pool", pooled)
+        self.by_x = custom(path, "max_pool_backward", lambda gradient, x, y: x)
 
     def construct(self, x):
         """``[N, H, W, C]`` float32 -> ``[N, ceil(H / 2), ceil(W / 2), C]``."""
@@ -293,6 +293,6 @@ def recurrence(path):
         return [*by_outputs[:2], 4 * cells[1]], cells, cells
 
     return (
-        custom(path, "remember", results, 5),
-        custom(path, "remember_by_gates", gradients, 3),
+        custom(path, "lstm_forward", results, 5),
+        custom(path, "lstm_backward", gradients, 3),
     )

@@ -192,16 +192,16 @@ ROWS = (3, 5, 16)  # T, B, H
 OPENED = (3, 5, 48)
 # of each function the inputs, arrays or shapes, and the shapes of the results
 FUNCTIONS = {
-    "convolve": ([X, (32, 16, 3, 3), (32,), HOW], [GRADIENT]),
-    "convolve_by_x": ([GRADIENT, (32, 16, 3, 3), X, HOW], [X]),
-    "convolve_by_weights": ([GRADIENT, X, HOW], [(32, 16, 3, 3), (32,)]),
-    "pool": ([X], [(5, 3, 3, 16)]),
-    "pool_by_x": ([(5, 3, 3, 16), X, (5, 3, 3, 16)], [X]),
-    "remember": (
+    "conv2d": ([X, (32, 16, 3, 3), (32,), HOW], [GRADIENT]),
+    "conv2d_backward_input": ([GRADIENT, (32, 16, 3, 3), X, HOW], [X]),
+    "conv2d_backward_weight": ([GRADIENT, X, HOW], [(32, 16, 3, 3), (32,)]),
+    "max_pool": ([X], [(5, 3, 3, 16)]),
+    "max_pool_backward": ([(5, 3, 3, 16), X, (5, 3, 3, 16)], [X]),
+    "lstm_forward": (
         [(3, 5, 64), (3, 5, 1), (5, 16), (5, 16), (64, 16)],
         [ROWS, ROWS, OPENED, ROWS, ROWS],
     ),
-    "remember_by_gates": (
+    "lstm_backward": (
         [ROWS, ROWS, (3, 5, 1), (5, 16), (64, 16), ROWS, OPENED, ROWS, ROWS],
         [(3, 5, 64), (5, 16), (5, 16)],
     ),
@@ -252,7 +252,7 @@ def test_a_function_without_memory_says_so_and_leaves_none_behind(failing, capfd
     code, wanted = call(library, name)
     allocations = library.calls_made()
     assert code == library.left_behind() == 0
-    assert (allocations > 0) == (name != "pool")  # which needs none
+    assert (allocations > 0) == (name != "max_pool")  # which needs none
     for number in range(1, allocations + 1):
         library.fail(number, 0)
         assert call(library, name)[0] == errno.ENOMEM
@@ -281,7 +281,7 @@ def test_mindspore_raises_where_a_kernel_has_no_memory(failing):
     cell = native.Convolve(path, kernel=3)
     shapes = (2, 4, 4, 16), (16, 16, 3, 3), (16,)
     library.fail(1, 0)
-    with pytest.raises(RuntimeError, match=rf"\(convolve\) is {errno.ENOMEM}"):
+    with pytest.raises(RuntimeError, match=rf"\(conv2d\) is {errno.ENOMEM}"):
         cell(*(ms.Tensor(np.ones(shape, np.float32)) for shape in shapes))
 
 
