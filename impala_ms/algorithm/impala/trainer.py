@@ -189,7 +189,6 @@ class IMPALATrainer(compat.Trainer):
             if batch is None and self.partner is None:
                 self.show_wait()
         self.recorder.waiting.end(time.monotonic())
-        self.took_s = time.monotonic()
         loss = self.update(batch)
         self.batches.give_back(batch)
         self.exchange.publish(self.version, self.learner.weights.read())
@@ -239,6 +238,7 @@ class IMPALATrainer(compat.Trainer):
 
     def update(self, batch):
         """Learn from a batch and count it; returns the loss."""
+        self.took_s = time.monotonic()
         learned = self.recorder.env_steps
         statistics = self.learner.learn(batch, learned)
         if self.params["replay_updates"]:
