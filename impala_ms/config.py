@@ -618,6 +618,11 @@ class _Draft:
                 f"start_standalone.sh was given {_count(ranks or 0, 'rank')} = 1 learner +"
                 f" {_count(actors, 'actor')}{place}, but the config says {given('actor.number')}"
             )
+        if ranks == 1 and get("learner.device") not in ("auto", "CPU", None):
+            problems.append(
+                f"{given('learner.device')}: with N = 1 learner and actor are one process, which"
+                " computes on the CPU: give N = 2 or more"
+            )
         if get("learner.number", 1) != 1:
             problems.append(f"{given('learner.number')}: must be 1 for now")
         if ranks is not None and get("trainer.min_actors", 1) > actors:

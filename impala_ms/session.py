@@ -201,7 +201,8 @@ def be_rank(run, size):
         threads = threads_of(config, rank)
         device.set_thread_limits(threads)
         transport = connect(run, size)
-        target = "CPU" if rank else device.choose(config.learner_params["device"])
+        alone = size == 1  # the actor is in this process too, and computes on the CPU
+        target = "CPU" if rank or alone else device.choose(config.learner_params["device"])
         device.use(target, threads)
         logger.info("device %s, %d compute threads", target, threads)
         if rank == 0:

@@ -1132,3 +1132,9 @@ def test_the_choice_none_is_not_the_value_none():
     assert load(*games, "none").learner_params["reward_clip"] == "none"
     for value in ("None", "null"):
         assert load(*games, value).learner_params["reward_clip"] == "abs_one"
+
+
+def test_a_learner_on_another_device_is_not_alone():
+    assert "give N = 2 or more" in problem("--device", "GPU", ranks=1)
+    assert load("--device", "GPU", ranks=2).learner_params["device"] == "GPU"
+    assert load("--device", "auto", ranks=1).learner_params["device"] == "auto"

@@ -227,7 +227,8 @@ schema = {
             "",
             "",
             "further arguments for a torso or network of your own; those for images take black and "
-            "scale: uint8 x becomes (x - black) / scale, by default x / 255",
+            "scale: uint8 x becomes (x - black) / scale, by default x / 255; and channels: first, last "
+            "or auto, which goes by the shape and is logged",
         ),
     },
     "policy_params": {
@@ -245,7 +246,12 @@ schema = {
             ["auto", "CPU", "GPU", "Ascend"],
             "of the learner; auto: the best that works",
         ),
-        "threads": ("int", "compute threads", ">= 0", "0: the cores that the actors leave over"),
+        "threads": (
+            "int",
+            "compute threads",
+            ">= 0",
+            "0: the cores that the actors on its host leave over",
+        ),
         "correction": (
             "str",
             "",
