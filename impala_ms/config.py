@@ -241,7 +241,9 @@ def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
 class Key(NamedTuple):
     """What one key takes: an entry of a schema."""
 
-    type: str  # bool, int, float, str, dict, class, "list of <type>"; also with " | None"
+    # bool, int, float, str, dict, class, path, reference (perhaps file.py:NAME), "list of <type>";
+    # also with " | None"
+    type: str
     unit: str
     allowed: list[str] | str  # choices, a bound such as ">= 1", an interval such as "[0, 1)", ""
     meaning: str
@@ -250,7 +252,7 @@ class Key(NamedTuple):
     def takes(self) -> str:
         """The allowed values in words."""
         type_, _, optional = self.type.partition(" | ")
-        type_ = "str" if type_ == "reference" else type_
+        type_ = "str" if type_ in ("reference", "path") else type_
         words = f"{type_} {'in ' * str(self.allowed).startswith('[')}{self.allowed}".rstrip()
         if type_ == "class":
             words = "a class, module:Class or file.py:Class"
@@ -297,6 +299,8 @@ def _convert(value: Any, type_: str) -> Any:
             value = int(value) if re.fullmatch(r"[-+]?[\d_]+", value) else float(value)
         if math.isfinite(value) and (type_ == "float" or value == int(value)):  # 1e6 is an int
             return float(value) if type_ == "float" else int(value)
+    if type_ == "path" and isinstance(value, str) and value:
+        return str(Path(value).absolute())
     if type_ in ("str", "reference") and isinstance(value, str) and value:
         return _from_anywhere(value) if type_ == "reference" else value
     if type_ == "dict" and isinstance(value, Mapping):
@@ -839,8 +843,8 @@ def help_text(algorithm: str) -> str:
         "Options, as --name VALUE or --name=VALUE:",
         "  --config FILE      .yaml or .py file with dicts as in config.py, in whole or in part",
         "  --set PATH=VALUE   any value below, such as --set learner.lr=0.001; overrides --config",
-        "  --resume RUN_DIR   go on with a run, in its folder and with its configuration; --run_dir",
-        "                     with another folder: in a copy of the run",
+        "  --resume RUN_DIR   go on with a run, in its folder and with its configuration; with",
+        "                     another --run_dir in a copy of it",
         "  --verbose          print all settings at the start, not only what matters",
         "  --help             show this",
         "and, overriding these, one for each value that is shown with -- below.",

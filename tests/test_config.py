@@ -1118,11 +1118,13 @@ def test_a_run_knows_the_folders_where_its_modules_are_looked_for(tmp_path, monk
     assert str(first) in sys.path
 
 
-def test_weights_to_begin_with_must_be_there(tmp_path):
+def test_weights_to_begin_with_must_be_there(tmp_path, monkeypatch):
     assert "there is no such checkpoint or run folder" in problem(
         "--init_from", str(tmp_path / "a")
     )
-    given = load("--init_from", str(a_run(tmp_path / "run")))
+    a_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    given = load("--init_from", "run")
     assert given.trainer_params["init_from"] == str(tmp_path / "run")
 
 

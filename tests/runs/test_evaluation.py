@@ -11,6 +11,7 @@ import pytest
 
 from impala_ms import checkpoint
 from tests.conftest import ROOT
+from tests.runs.run import FOR_EVER
 
 EPISODES = 5
 
@@ -66,6 +67,19 @@ def test_the_best_can_be_played_again(run):
         f"episodes; lowest {returns.min():.1f}, highest {returns.max():.1f}) of "
         f"{run.run_dir}/checkpoints/best.ckpt\n"
     )
+
+
+def test_ctrl_c_in_an_evaluation_without_end_leaves_a_checkpoint(start):
+    run = start(
+        *(1, "--env", "CliffWalking-v1", "--eval_interval_updates", "2"),
+        *("--eval_max_steps", "1000000000", *FOR_EVER),
+    )
+    run.until(lambda: "Evaluating in actor 1" in run.log(0))
+    code, took_s = run.stop()
+    assert code == 130
+    assert took_s < 10
+    assert run.line("warning: CliffWalking-v1 has no time limit")
+    assert len(run.checkpoints()) == 1
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from impala_ms import checkpoint
+from impala_ms.metrics.sinks import read_rows
 from tests.runs.run import FOR_EVER, PATIENCE_S
 
 OWN = "tests.runs.plugins"
@@ -138,13 +139,65 @@ def test_a_checkpoint_cut_short_is_passed_over(finished, copy, start):
 
 
 def test_another_network(copy, start):
-    before = sorted(path.name for path in (copy / "checkpoints").iterdir())
-    config = (copy / "config.json").read_bytes()
+    """It is found by the ranks: the finished run stays as it was, and can be resumed."""
+    before = {
+        path: path.read_bytes()
+        for path in copy.rglob("*")
+        if path.is_file() and not path.name.startswith(("worker_", ".lock"))
+    }
     run = start(
-        1, "--resume", "run", "--total_env_steps", 2 * STEPS, "--set", "network.hidden_sizes=[8]"
+        *(1, "--resume", "run", "--total_env_steps", 2 * STEPS, "--env", "Acrobot-v1"),
+        *("--set", f"trainer.type={OWN}:recording_trainer"),
     )
     assert run.wait() == 1
     assert "is of another network" in run.lines[-1]
-    assert "(8, 4) here" in run.lines[-1]
-    assert run.checkpoints() == before
-    assert (copy / "config.json").read_bytes() == config  # the run can be resumed as it was
+    assert "(64, 6) here" in run.lines[-1]
+    assert {path: path.read_bytes() for path in before} == before
+    assert run.json("status.json")["state"] == "finished"
+    assert not list(copy.glob("*.next.json"))
+
+
+def test_a_copy_goes_on_and_the_run_stays_as_it_was(copy, start):
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    run = start(
+        *(1, "--resume", "run", "--run_dir", "fork", "--total_env_steps", STEPS + 500),
+        name="fork",
+    )
+    assert run.wait() == 0, run.lines
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    assert run.line("resumed from update_")
+    rows = read_rows(copy / "metrics.csv")
+    assert run.rows()[: len(rows)] == rows
+    assert run.rows()[-1]["env_steps"] >= STEPS + 500
+    config = run.json("config.json")
+    assert (config["fork_of"], config["epoch"]) == (str(copy), 1)
+
+
+class TestInitFrom:
+    """A new run with the weights of another."""
+
+    def test_weights_are_those_of_the_checkpoint_and_counters_begin_at_0(self, copy, start):
+        run = start(
+            *(1, "--init_from", "run", "--total_env_steps", "500", "--num_envs", "4"),
+            *("--batch_size", "4", "--set", f"trainer.type={OWN}:recording_trainer"),
+            name="new",
+        )
+        assert run.wait() == 0, run.lines
+        newest = checkpoint.listing(copy / "checkpoints")[0]
+        assert run.line("the first weights are those of").endswith(str(newest))
+        saved, _ = checkpoint.load(newest)
+        began = np.load(run.run_dir / "start_0.npz")
+        network = [name for name in saved if name.startswith(("torso.", "policy_head", "baseline"))]
+        assert len(network) == 8
+        assert all(began[name].tobytes() == saved[name].tobytes() for name in network)
+        others = {name for name in began.files if began[name].any()} - set(network)
+        assert not {name for name in others if "moment" in name}  # the optimiser is new
+        assert run.rows()[-1]["updates"] < 20
+
+    def test_a_checkpoint_of_another_network(self, copy, start):
+        newest = checkpoint.listing(copy / "checkpoints")[0]
+        run = start(1, "--init_from", newest, "--hidden_sizes", "[8]", name="new")
+        assert run.wait() == 1
+        assert (
+            "is of another network: torso.whole.layers.0.weight is (64, 4) there" in (run.lines[-1])
+        )

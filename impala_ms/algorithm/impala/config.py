@@ -227,8 +227,8 @@ schema = {
             "",
             "",
             "further arguments for a torso or network of your own; those for images take black and "
-            "scale: uint8 x becomes (x - black) / scale, by default x / 255; and channels: first, last "
-            "or auto, which goes by the shape and is logged",
+            "scale: uint8 x becomes (x - black) / scale, by default x / 255; and channels: first, "
+            "last or auto, which goes by the shape and is logged",
         ),
     },
     "policy_params": {
@@ -361,7 +361,7 @@ schema = {
         "tensorboard": ("bool", "", "", "write TensorBoard events"),
         "run_dir": ("str | None", "", "", "of this run; None: `runs/<env>_<time>`"),
         "init_from": (
-            "str | None",
+            "path | None",
             "",
             "",
             "checkpoint, or folder of a run, whose weights a new run begins with; the network must "

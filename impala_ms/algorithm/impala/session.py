@@ -47,6 +47,9 @@ def make_policy(config, spaces):
     observation = seen_space(spaces)
     params = dict(config.network_params)
     options = params.pop("options")
+    normalize = params["normalize_observations"]
+    if not normalize:  # a network of the user's need not know of it
+        del params["normalize_observations"]
     arguments = observation, make_distribution(spaces["action"])
     check_arguments(
         f"the network {name}",
@@ -59,7 +62,7 @@ def make_policy(config, spaces):
     )
     policy = network(*arguments, **options, **params)
     check_policy(policy, name, params["core"])
-    if params["normalize_observations"] and getattr(policy, "normalizer", None) is None:
+    if normalize and getattr(policy, "normalizer", None) is None:
         raise ConfigError(
             f"network.normalize_observations is true, but the network {name} does not do that: "
             "set it to false"
