@@ -53,6 +53,8 @@ def import_named(name: str) -> Any:
         ImportError: If it cannot be imported, or the name of its package is taken.
     """
     top = name.partition(".")[0]
+    if top == __name__.partition(".")[0]:  # ours, whatever lies in the current folder
+        return importlib.import_module(name)
     add_import_folder(Path.cwd())
     spec = PathFinder.find_spec(top, _folders)
     origin = spec and spec.origin  # None also of a folder without an __init__.py

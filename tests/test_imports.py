@@ -165,6 +165,12 @@ class TestNames:
         with pytest.raises(config.ConfigError, match=r"has the name of a package in use.*rename"):
             config.resolve("json.mine:Net")
 
+    def test_ours_stay_ours_and_are_not_said(self, folder, caplog):
+        caplog.set_level(logging.INFO)
+        write(folder / "impala_ms" / "__init__.py", "1 / 0")
+        assert imports.import_named("impala_ms.session") is session
+        assert caplog.messages == []
+
     def test_what_is_not_there(self):
         with pytest.raises(ModuleNotFoundError, match="ti_nowhere"):
             imports.import_named("ti_nowhere.env")

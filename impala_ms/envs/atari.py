@@ -13,6 +13,7 @@ Source: Espeholt et al. 2018, arXiv:1802.01561, table G.1; Mnih et al. 2015 (Nat
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ from impala_ms.envs.packages import installed, pip_install, register
 from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.envs.vector import VectorEnvironment
+
+_log = logging.getLogger(__name__)
 
 ACTION_REPEAT = 4  # frames
 SMALLEST, LARGEST = 8, 160  # rows and columns; of the latter a screen has no more
@@ -86,6 +89,9 @@ def make(
     options = _check_options(id, kwargs)
     repeat = ACTION_REPEAT if action_repeat is None else action_repeat
     limit = max_episode_steps or math.ceil(MOST_FRAMES / repeat)
+    chosen = {"action_repeat": repeat, "step limit": limit} | options
+    said = ", ".join(f"{name} {value}" for name, value in chosen.items())
+    _log.info("%s: a game with the preprocessing of Atari: %s", id, said)
     settings: dict[str, Any] = {
         "seeds": seeds,
         "step_limit": limit,
@@ -113,6 +119,7 @@ def make(
         )
     if not _in_ale(game):
         raise MakeError(_missing(id, game))
+    _log.info("%s: played by ale-py", id)
     make_one = partial(AleGame, game, action_repeat=repeat, **options)
     if vectorization == "processes":
         return ProcessVectorEnvironment(id, make_one, processes=env_processes, **settings)

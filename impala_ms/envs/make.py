@@ -17,7 +17,7 @@ import numpy as np
 
 from impala_ms.envs import atari, compat4, native
 from impala_ms.envs.errors import MakeError
-from impala_ms.envs.packages import installed, pip_install, register
+from impala_ms.envs.packages import installed, missing, pip_install, register
 from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.envs.vector import VectorEnvironment
@@ -141,10 +141,14 @@ def make_vec(
         if vectorization == "auto" and native.knows(id):
             _log.info("%s: taken from envpool, since gymnasium says: %s", id, one_line(error))
             return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
-        raise MakeError(f"{id} cannot be made: {one_line(error)}") from error
+        cause = f" ({one_line(error.__cause__)})" if error.__cause__ else ""
+        what = missing(error) or f"cannot be made: {one_line(error)}{cause}"
+        raise MakeError(f"{id} {what}") from error
     except (gymnasium.error.Error, TypeError) as error:
         raise MakeError(f"{id} cannot be made: {one_line(error)}") from error
     except Exception as error:
+        if hint := missing(error):
+            raise MakeError(f"{id} {hint}") from error
         add_note(error, f"while making {id} with {spec.kwargs or 'no arguments'}")
         raise
 
@@ -218,15 +222,17 @@ def find_spec(id: str, pools_too: bool) -> Any:
 
 
 def _import(id: str, module: str) -> None:
-    if module.endswith(".py"):
-        file = Path(module).resolve()
-        if not file.is_file():
-            raise MakeError(f"there is no file {file}, which the environment {id!r} names")
-        import_file(file)
-        return
     try:
-        import_named(module)
+        if module.endswith(".py"):
+            file = Path(module).resolve()
+            if not file.is_file():
+                raise MakeError(f"there is no file {file}, which the environment {id!r} names")
+            import_file(file)
+        else:
+            import_named(module)
     except ModuleNotFoundError as error:
+        if hint := missing(error):
+            raise MakeError(f"{id} {hint}") from error
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             add_note(error, f"while importing the module of {id}")
             raise
@@ -247,4 +253,5 @@ def _native(id: str, spec: Any, num_envs: int, settings: dict[str, Any]) -> Vect
             f"the vector_entry_point of {id} resets by {autoreset}, but only NEXT_STEP is "
             "supported: set vectorization to sync"
         )
+    _log.info("%s: stepped by its own vector program, which uses the first seed alone", id)
     return native.NativeVectorEnvironment(id, envs, **settings)

@@ -7,14 +7,60 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from impala_ms.errors import text_of
+
+
+class Package(NamedTuple):
+    """A package that is used where it is installed.
+
+    Attributes:
+        purpose: What it is for.
+        pip: What pip installs.
+        module: What Python imports.
+    """
+
+    purpose: str
+    pip: str
+    module: str
+
+
+OPTIONAL = (
+    Package("Atari games, Procgen and others, many at once", "envpool", "envpool"),
+    Package("Atari games", "ale-py", "ale_py"),
+    Package("MiniGrid and BabyAI", "minigrid", "minigrid"),
+    Package("LunarLander, BipedalWalker, CarRacing", "gymnasium[box2d]", "Box2D"),
+    Package("HalfCheetah, Ant and others of MuJoCo", "mujoco", "mujoco"),
+    Package("CarRacing, and what environments draw", "pygame-ce", "pygame"),
+    Package("pictures of learning curves", "matplotlib", "matplotlib"),
+    Package("looking at a run in TensorBoard", "tensorboard", "tensorboard"),
+)
 
 
 def installed(package: str) -> bool:
     """Whether the package is there; it is not imported."""
     return importlib.util.find_spec(_module(package)) is not None
+
+
+def missing(error: BaseException) -> str | None:
+    """What to do about an exception for an optional package that is not installed; else None.
+
+    Environments say which in different ways: by the exception of an import, or in a text that
+    begins with the name.
+    """
+    name, says_so, _ = text_of(error).partition(" is not installed")
+    if isinstance(error, ImportError):
+        name = error.name or ""
+    elif not says_so:
+        return None
+    for package in OPTIONAL:
+        if name.lower() == package.module.lower() and not installed(package.pip):
+            return f"needs {package.module}, which is not installed: {pip_install(package.pip)}"
+    return None
 
 
 def register(package: str) -> Any:
@@ -25,9 +71,10 @@ def register(package: str) -> Any:
 def pip_install(*packages: str) -> str:
     """The command that installs ``packages`` beside what is there, NumPy 1 included."""
     constraints = Path(__file__).resolve().parents[2] / "constraints.txt"
-    held = f"-c {constraints}" if constraints.is_file() else "'numpy<2'"
-    return f"{sys.executable} -m pip install {held} {' '.join(packages)}"
+    held = ["-c", str(constraints)] if constraints.is_file() else ["numpy<2"]
+    return shlex.join([sys.executable, "-m", "pip", "install", *held, *packages])
 
 
 def _module(package: str) -> str:
-    return package.replace("-", "_")
+    modules = {known.pip: known.module for known in OPTIONAL}
+    return modules.get(package, package.replace("-", "_"))

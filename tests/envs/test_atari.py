@@ -1,6 +1,7 @@
 """Atari: one meaning of three ids, and two back ends that play the same game."""
 
 import importlib.util
+import logging
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ def needs(*packages):
 
 BACK_ENDS = [
     pytest.param("envpool", marks=needs("envpool")),
-    pytest.param("sync", marks=needs("ale-py")),  # ale-py
+    pytest.param("sync", marks=needs("ale-py")),
 ]
+PLAYERS = {"envpool": "envpool", "sync": "ale-py"}
 either = pytest.mark.parametrize("vectorization", BACK_ENDS)
 
 
@@ -143,6 +145,14 @@ class TestBothBackEnds:
 
 @either
 class TestEither:
+    def test_what_was_chosen_is_said(self, vectorization, caplog):
+        caplog.set_level(logging.INFO)
+        make(vectorization=vectorization, noop_max=7).close()
+        settings, player = caplog.messages
+        for part in ("action_repeat 4", "step limit 27000", "episodic_life True", "noop_max 7"):
+            assert part in settings
+        assert player == f"Breakout-v5: played by {PLAYERS[vectorization]}"
+
     def test_frames(self, vectorization):
         env = make(vectorization=vectorization)
         assert (env.frames_per_step, env.step_limit) == (4, 27_000)

@@ -35,6 +35,12 @@ class TestNativeCartPole(EnvironmentContract):
     def test_auto_takes_the_vectorised_program(self, env):
         assert isinstance(env._envs, CartPoleVectorEnv)
 
+    def test_the_vectorised_program_is_said(self, caplog):
+        caplog.set_level(logging.INFO)
+        self.make(2, [0, 1])
+        (line,) = caplog.messages
+        assert line.startswith("CartPole-v1: stepped by its own vector program")
+
     def test_the_one_generator_takes_the_first_seed(self):
         raw = CartPoleVectorEnv(num_envs=2)
         np.testing.assert_array_equal(self.make(2, [5, 9]).reset(), raw.reset(seed=5)[0])

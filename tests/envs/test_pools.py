@@ -1,6 +1,8 @@
 """envpool's environments, and those that packages register: by their id alone."""
 
 import importlib.util
+import re
+import sys
 
 import gymnasium
 import numpy as np
@@ -67,9 +69,7 @@ class TestEnvpool:
         env = make("LunarLander-v3")
         assert isinstance(env, EnvpoolVectorEnvironment)
         assert env.reset().shape == (2, 8)
-        with pytest.raises(
-            MakeError, match=r"LunarLander-v3 cannot be made.*pip install"
-        ) as caught:
+        with pytest.raises(MakeError, match=r"LunarLander-v3 needs Box2D, .*pip install") as caught:
             make("LunarLander-v3", "sync")
         assert "\n" not in str(caught.value)
 
@@ -108,6 +108,70 @@ def test_a_missing_package_is_one_line(monkeypatch):
     with pytest.raises(MakeError, match=r"needs minigrid, which is not installed: .*pip") as caught:
         make("MiniGrid-NotYetRegistered-v0")
     assert "\n" not in str(caught.value)
+
+
+class _Hidden:
+    """Finds nothing of one package, as if it was not installed."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == self.name:
+            raise ModuleNotFoundError(f"No module named {self.name!r}", name=self.name)
+
+
+@pytest.mark.parametrize(
+    ("id", "module", "pip"),
+    [
+        ("LunarLander-v3", "Box2D", "'gymnasium[box2d]'"),
+        ("CarRacing-v3", "pygame", "pygame-ce"),
+        ("HalfCheetah-v5", "mujoco", "mujoco"),
+    ],
+)
+def test_a_package_that_gymnasium_lacks_comes_with_our_command(id, module, pip, monkeypatch):
+    for name in list(sys.modules):
+        if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco", module)):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_Hidden(module), *sys.meta_path])
+    hide(monkeypatch, module)
+    with pytest.raises(MakeError) as caught:
+        make(id, "sync")
+    assert re.fullmatch(
+        rf"{id} needs {module}, which is not installed: \S+ -m pip install -c \S+ {re.escape(pip)}",
+        str(caught.value),
+    )
+
+
+@pytest.mark.parametrize("where", ["module", "constructor"])
+def test_so_does_one_that_a_users_environment_imports(where, monkeypatch, tmp_path):
+    hide(monkeypatch, "tensorboard")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "meta_path", [_Hidden("tensorboard"), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "tensorboard", raising=False)
+    indent = "" if where == "module" else "    "
+    file = tmp_path / f"needs_tensorboard_in_{where}.py"
+    file.write_text(
+        "import gymnasium\ndef make():\n    pass\n"
+        f"{indent}import tensorboard\n"
+        "gymnasium.register('NeedsTensorBoard-v0', make)\n"
+    )
+    with pytest.raises(MakeError, match=r"needs tensorboard, which is not installed: .* -m pip"):
+        make(f"{file}:NeedsTensorBoard-v0", "sync")
+
+
+def test_a_package_that_is_there_and_broken_is_not_called_missing(monkeypatch):
+    def make_one():
+        raise gymnasium.error.DependencyNotInstalled(
+            "Matplotlib is not installed"
+        ) from ImportError("libGL.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    gymnasium.register("Broken-v0", make_one)
+    with pytest.raises(
+        MakeError, match=r"Broken-v0 cannot be made: Matplotlib is .* \(libGL.so.1: can"
+    ):
+        make("Broken-v0", "sync")
 
 
 @needs("envpool")
