@@ -4,6 +4,7 @@ import sys
 
 from impala_ms import doctor, launch
 from impala_ms.config import ConfigError
+from impala_ms.metrics import progress
 
 USAGE = """\
 Usage: python -m impala_ms doctor [--json] [--quick]
@@ -11,6 +12,7 @@ Usage: python -m impala_ms doctor [--json] [--quick]
 """
 
 if __name__ == "__main__":
+    progress.open_streams()
     command, *options = sys.argv[1:] or [""]
     try:
         hostfile, options = launch.take_hostfile(options)

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, whatever happens to the file or while it is written."""
 
+import errno
 import json
 import os
 import resource
@@ -237,6 +238,54 @@ class TestFailedWrites:
         monkeypatch.setattr(Path, "replace", replace)
         checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
         assert events == ["sync file", "rename", "sync folder"]
+
+
+class TestFileSystemsThatKnowLess:
+    """CIFS, FUSE, vboxsf and others: what they refuse is not needed for a whole file."""
+
+    @staticmethod
+    def refuse(monkeypatch, what, code, *, folders):
+        """Have a function fail for files or for folders alone."""
+        real = getattr(os, what)
+
+        def function(where, *arguments, **options):
+            if os.path.isdir(where) == folders:
+                raise OSError(code, os.strerror(code))
+            return real(where, *arguments, **options)
+
+        monkeypatch.setattr(os, what, function)
+
+    @pytest.mark.parametrize(
+        ("folders", "code"),
+        [
+            *((True, code) for code in (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EIO)),
+            *((False, code) for code in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)),
+        ],
+    )
+    def test_without_fsync_a_checkpoint_is_saved(self, tmp_path, monkeypatch, folders, code):
+        self.refuse(monkeypatch, "fsync", code, folders=folders)
+        path = checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
+        assert_same_bits(checkpoint.load(path)[0], parameters())
+        assert names(tmp_path) == ["update_1.ckpt"]
+
+    @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+    def test_a_file_that_does_not_reach_the_disk_is_an_error(self, tmp_path, monkeypatch, code):
+        self.refuse(monkeypatch, "fsync", code, folders=False)
+        with pytest.raises(CheckpointError, match="cannot write the checkpoint"):
+            checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
+        assert names(tmp_path) == []
+
+    @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+    def test_without_permissions_a_checkpoint_is_saved(self, tmp_path, monkeypatch, code):
+        """Also over what an earlier process left, which MindSpore makes writable first."""
+        for name in (".unfinished.ckpt", ".unfinished.tmp"):
+            (tmp_path / name).write_bytes(b"half")
+        self.refuse(monkeypatch, "chmod", code, folders=False)
+        refusing = os.chmod
+        path = checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
+        assert_same_bits(checkpoint.load(path)[0], parameters())
+        assert names(tmp_path) == ["update_1.ckpt"]
+        assert os.chmod is refusing  # as it was before
 
 
 class TestPrune:

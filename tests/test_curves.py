@@ -1,5 +1,6 @@
 """``example/impala/curves.py``: metrics of runs as a picture."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from impala_ms.metrics.columns import COLUMNS
 CURVES = Path(__file__).parents[1] / "example" / "impala" / "curves.py"
 
 
-def draw(folder, *arguments):
+def draw(folder, *arguments, **environment):
     return subprocess.run(
         [sys.executable, str(CURVES), *map(str, arguments)],
         cwd=folder,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -41,6 +43,20 @@ def test_a_picture(tmp_path, run):
     assert picture.startswith(b"\x89PNG")
     width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
     assert width > 2 * height > 400  # four panels side by side
+
+
+@pytest.mark.parametrize("backend", ["module://not_there.backend_inline", "nonsense", "tkagg"])
+def test_a_picture_whatever_a_notebook_or_desktop_has_set(tmp_path, run, backend):
+    done = draw(tmp_path, run, MPLBACKEND=backend)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "curves.png\n", "")
+
+
+@pytest.mark.parametrize("argument", ["--help", "grün=nothing"])
+def test_a_console_that_knows_only_ascii_is_enough(tmp_path, argument):
+    done = draw(tmp_path, argument, PYTHONIOENCODING="ascii")
+    assert "Traceback" not in done.stderr
+    assert "UnicodeEncodeError" not in done.stderr
+    assert ("RUN_DIR ? --output" in done.stdout) == (argument == "--help")
 
 
 @pytest.mark.parametrize(

@@ -215,11 +215,12 @@ class TestTrouble:
 
     def test_a_complete_environment_that_lost_a_package_is_mended(self, clone):
         clone.start()
+        noted = clone.noted
         (clone.venv / "installed").unlink()
         code, out, error = clone.start()
         assert code == 0, error
         assert f"launched by {clone.venv}/bin" in out
-        assert clone.noted.count("venv") == 1
+        assert clone.noted == noted + noted[1:]  # all but the making
         assert clone.start()[2] == ""
 
     def test_an_environment_made_here_that_lost_pip_is_made_again(self, clone):
@@ -354,16 +355,17 @@ class TestEnvironmentOfTheUser:
         "given",
         [
             {"CDPATH": ".:.."},
-            {"PYTHONHOME": "/usr", "PYTHONPLATLIBDIR": "lib64"},
-            {"SHELLOPTS": "noclobber:errexit:noglob:posix", "POSIXLY_CORRECT": "1"},
-            {"BASHOPTS": "failglob:nullglob"},
+            {"SHELLOPTS": "noclobber:errexit:noglob:posix"},
+            {"BASHOPTS": "failglob:nullglob", "POSIXLY_CORRECT": "1"},
             {"TMPDIR": "/nowhere", "GREP_OPTIONS": "--color=always"},
         ],
     )
     def test_start_and_set_up_go_on(self, clone, given):
         """The script's folder is given relative to one above, as CDPATH needs."""
         script = f"{clone.root.name}/start_standalone.sh"
-        for _ in range(2):
+        for start in range(3):
+            if start == 2:  # once more over the files of the first time
+                (clone.venv / "impala_ms.complete").write_text("of other constraints")
             done = subprocess.run(
                 ["bash", script, "train.py", "2"],
                 cwd=clone.root.parent,
@@ -374,7 +376,7 @@ class TestEnvironmentOfTheUser:
             )
             assert done.returncode == 0, done.stderr
             assert done.stdout == f"launched by {clone.venv}/bin with train.py 2\n"
-        assert done.stderr == ""
+            assert (done.stderr == "") == (start == 1)
 
     def test_the_time_has_a_point_whatever_the_decimal_mark_of_the_locale(self, clone, tmp_path):
         """Bash takes the mark from the locale; a byte that is not ``.`` stands for all others."""
@@ -478,12 +480,17 @@ class TestRequirements:
 
 
 def test_the_real_script_lists_its_options(tmp_path):
-    """With this very interpreter, from another folder, through the example's script too."""
-    for script in ("start_standalone.sh", "example/impala/start_standalone.sh"):
+    """With this very interpreter, from another folder, through the example's script too.
+
+    What is meant for another Python keeps no Python from starting.
+    """
+    scripts = ("start_standalone.sh", "example/impala/start_standalone.sh")
+    others = ({}, {"PYTHONHOME": "/usr", "PYTHONPLATLIBDIR": "lib64", "PYTHONSAFEPATH": "1"})
+    for script, other in zip(scripts, others, strict=True):
         done = subprocess.run(
             ["bash", ROOT / script, "--help"],
             cwd=tmp_path,
-            env={**os.environ, "VIRTUAL_ENV": sys.prefix},
+            env={**os.environ, "VIRTUAL_ENV": sys.prefix, **other},
             capture_output=True,
             text=True,
             timeout=30,

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,13 +17,18 @@ from impala_ms import launch
 from impala_ms.config import ConfigError
 from impala_ms.metrics import progress
 
-# Runs the launcher with other limits than its own: LIMITS="STOP_S=1 LINGER_S=1".
+# Runs the launcher with other limits than its own: LIMITS="STOP_S=1 LINGER_S=1". It sees less of
+# processes with BLIND=environments, nothing at all with BLIND=processes.
 PROGRAM = """
 import os, sys
 from impala_ms import launch
 for limit in os.environ.get("LIMITS", "").split():
     name, _, seconds = limit.partition("=")
     setattr(launch, name, float(seconds))
+if "BLIND" in os.environ:
+    launch._variables = lambda pid: []
+if os.environ.get("BLIND") == "processes":
+    launch._process = lambda pid: None
 sys.exit(launch.main(sys.argv[1:]))
 """
 
@@ -259,13 +266,16 @@ class TestExitCode:
         assert job.wait() == 0, job.lines
 
     @pytest.mark.mpi
-    def test_a_killed_mpirun_is_named(self, start):
+    @pytest.mark.parametrize(("number", "reason"), [(9, ""), (7, ": is /room full?")])
+    def test_a_killed_mpirun_is_named(self, start, number, reason):
         job = start(
-            "up(); time.sleep(1)\nif rank == 0: os.kill(os.getppid(), 9)\ntime.sleep(120)", 2
+            f"up(); time.sleep(1)\nif rank == 0: os.kill(os.getppid(), {number})\ntime.sleep(120)",
+            2,
         )
-        assert job.wait() == 137
+        assert job.wait() == 128 + number
+        reason = reason.replace("/room", tempfile.gettempdir())
         assert job.lines[-1].endswith(
-            "mpirun, which holds the ranks together, was killed by signal 9"
+            f"mpirun, which holds the ranks together, was killed by signal {number}{reason}"
         )
 
     @pytest.mark.mpi
@@ -273,6 +283,16 @@ class TestExitCode:
         job = start("", 2, OMPI_MCA_pml="ob1", PRTE_MCA_plm="nothing_of_that_name")
         assert job.wait() > 0
         assert job.lines[-1].startswith("failed: no rank was started: exit code ")
+        settings = "OMPI_MCA_pml=ob1, PRTE_MCA_plm=nothing_of_that_name"
+        assert line_with(job, "MPI follows").endswith(
+            f"settings of yours: try it without {settings}"
+        )
+
+    @pytest.mark.mpi
+    def test_settings_of_mpi_are_not_suspected_of_what_happens_once_all_are_connected(self, start):
+        job = start("connected(); time.sleep(1.5)", 2, OMPI_MCA_pml="ob1")
+        assert job.wait() == 1
+        assert not any("MPI follows" in line for line in job.lines)
 
     def test_a_run_folder_that_is_gone_is_named(self, start):
         job = start("import shutil; shutil.rmtree(run_dir)", 1)
@@ -305,6 +325,109 @@ class TestExitCode:
         assert time.monotonic() - began < 10
         assert line_with(job, "child")
         assert not job.left()
+
+
+class TestBlind:
+    """A hardened system does not show processes, or not their environments: they are not gone."""
+
+    blind = pytest.mark.parametrize("blind", ["environments", "processes"])
+
+    @pytest.mark.mpi
+    @blind
+    def test_a_healthy_run_goes_on(self, start, blind):
+        job = start(
+            "up(); time.sleep(1.5); connected(); time.sleep(1.2)\n"
+            "if rank == 0: write_status(state='finished')",
+            3,
+            BLIND=blind,
+            LIMITS="START_S=0.5 TOGETHER_S=0.5 UNCONNECTED_S=0.5 ORPHANED_S=0.5",
+        )
+        assert job.wait() == 0, job.lines
+
+    @pytest.mark.parametrize("hides", [True, False])
+    def test_ranks_that_proc_leaves_out_are_not_late(self, monkeypatch, hides):
+        monkeypatch.setattr(launch, "_hides_processes", lambda: hides)
+        job = object.__new__(launch.Job)
+        job._ranks, job._pids, job._taken = 3, {}, set()
+        job.mpich = job.connected = False
+        job._process = SimpleNamespace(pid=1)
+        job._members = lambda: {1: {b"of": b"mpirun"}}
+        assert job._look_for_ranks() == (not hides)
+
+    @pytest.mark.mpi
+    def test_a_rank_that_ends_before_all_are_connected_is_noticed(self, start):
+        job = start(
+            "up(); time.sleep(1.5)\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "time.sleep(120)",
+            3,
+            BLIND="environments",
+        )
+        assert job.wait() == 1
+        assert "rank 2 ended before all ranks were connected" in job.lines[-1]
+        assert not job.left()
+
+    @pytest.mark.mpi
+    def test_one_that_ends_later_is_not_taken_for_the_learner(self, start):
+        """Whose number a process has is a guess by then, and the others notice it themselves."""
+        job = start(
+            "up(); time.sleep(1.5); connected(); time.sleep(1)\n"
+            "if rank == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "time.sleep(2)\nif rank == 1: write_status(state='finished')",
+            3,
+            BLIND="environments",
+            LIMITS="ORPHANED_S=0.5",
+        )
+        assert job.wait() == 0, job.lines
+
+    @both_sizes
+    @blind
+    def test_the_end_leaves_nothing_behind(self, start, ranks, blind):
+        job = start(DEAF, ranks, BLIND=blind, LIMITS="STOP_S=0.5")
+        job.read_until("is up", ranks)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 143
+        assert not job.left()
+
+    def test_what_a_rank_has_started_is_ended_too(self, start):
+        job = start(
+            "import subprocess\nsubprocess.Popen(['sleep', '120'])\nwrite_status(state='finished')",
+            1,
+            BLIND="environments",
+        )
+        assert job.wait() == 0
+        assert not job.left()
+
+    def test_a_name_that_is_no_text_is_no_hindrance(self):
+        comm = Path("/proc/self/comm")
+        before = comm.read_bytes()
+        comm.write_bytes(b"\xff) T 1 (\xd0")
+        try:
+            process = launch._process(os.getpid())
+        finally:
+            comm.write_bytes(before)
+        assert process == (process.state, os.getppid(), os.getsid(0))
+        assert process.state in "RS"
+
+    def test_the_state_of_a_process_that_is_there_is_never_empty(self, monkeypatch):
+        ended = subprocess.Popen(["true"])
+        assert launch._state(os.getpid()) in "RS"
+        monkeypatch.setattr(launch, "_process", lambda pid: None)
+        assert launch._state(os.getpid()) == "?"
+        ended.wait()
+        assert launch._state(ended.pid) == ""
+
+    @pytest.mark.parametrize(
+        ("options", "hides"),
+        [("rw", False), ("rw,hidepid=0", False), ("rw,hidepid=invisible", True), (None, True)],
+    )
+    def test_a_proc_that_hides_processes_is_known(self, monkeypatch, options, hides):
+        def read(path, **_):
+            if options is None:
+                raise PermissionError
+            return f"/dev/vda / ext4 rw,hidepid=2 0 0\nproc /proc proc {options} 0 0\n"
+
+        monkeypatch.setattr(Path, "read_text", read)
+        assert launch._hides_processes() == hides
 
 
 class TestStop:
@@ -423,7 +546,7 @@ class TestOutput:
         job = start("up()", 1, "--seed", "77")
         job.wait()
         assert "77" in line_with(job, "trainer.seed")
-        assert line_with(job, "run folder") == "run folder: run"
+        assert line_with(job, "run folder").startswith("run folder: run;")
         assert json.loads((job.run_dir / "config.json").read_text())
 
     @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-", ">/dev/full", "| head -0"])
@@ -596,6 +719,122 @@ class TestCommandLine:
         assert ("--allow-run-as-root" in command) == allowed
         assert command[command.index("-n") + 1] == "4"
         assert command[-2:] == [sys.executable, "script.py"]
+
+
+class TestMachine:
+    """Whatever a site or a batch system has set, ranks start here, or a line says what to do."""
+
+    SLURM = {  # noqa: RUF012
+        **dict.fromkeys(["SLURM_JOB_ID", "SLURM_JOBID"], "77"),
+        **dict.fromkeys(["SLURM_NODELIST", "SLURM_JOB_NODELIST"], "elsewhere7"),
+        **dict.fromkeys(["SLURM_NNODES", "SLURM_TASKS_PER_NODE"], "1"),
+    }
+
+    @pytest.fixture
+    def bare(self, monkeypatch):
+        """Without what this machine's user may have set."""
+        for name in list(os.environ):
+            if name.startswith((*launch.MPI_VARIABLES, *launch.INHERITED)):
+                monkeypatch.delenv(name)
+        for name in (*launch.BATCH_SYSTEMS, "LD_LIBRARY_PATH", "IMPALA_MS_MPIRUN"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(launch, "free_bytes", lambda folder: 2**40)
+        return monkeypatch
+
+    @pytest.mark.mpi
+    @pytest.mark.parametrize("system", ["Slurm", "PBS"])
+    def test_a_job_of_a_batch_system_runs_here_and_says_so(self, start, tmp_path, system):
+        (tmp_path / "nodes").write_text("elsewhere7\nelsewhere7\n")
+        pbs = {"PBS_ENVIRONMENT": "PBS_INTERACTIVE", "PBS_JOBID": "77"}
+        pbs["PBS_NODEFILE"] = str(tmp_path / "nodes")
+        script = "up(); connected()\nif rank == 0: write_status(state='finished')"
+        job = start(script, 3, **(self.SLURM if system == "Slurm" else pbs))
+        assert job.wait() == 0, job.lines
+        said = line_with(job, "this is a job of")
+        assert said.startswith(f"this is a job of {system} (")
+        assert "=77), and all processes run on this machine" in said
+        assert len([line for line in job.lines if "is up" in line]) == 3
+
+    def test_hosts_and_starters_that_the_user_names_are_taken(self, bare, tmp_path):
+        bare.setenv("SLURM_JOB_ID", "77")
+        assert launch.HERE.items() <= launch.mpi_environment("/s").items()
+        assert len(launch.notices(None)) == 1
+        hosts = tmp_path / "hosts"
+        assert not launch.HERE.keys() & launch.mpi_environment("/s", hosts).keys()
+        assert launch.notices(hosts) == []
+        bare.setenv("PRTE_MCA_plm", "slurm")
+        assert launch.mpi_environment("/s")["PRTE_MCA_plm"] == "slurm"
+        bare.delenv("SLURM_JOB_ID")
+        assert "PRTE_MCA_ras" not in launch.mpi_environment("/s")
+        assert launch.notices(None) == []
+
+    @pytest.mark.mpi
+    def test_another_mpi_in_the_library_path_of_a_site_is_not_loaded(self, start, tmp_path):
+        for name in ("libpmix.so.2", "libprrte.so.3", "libmpi.so.40", "libopen-pal.so.80"):
+            (tmp_path / name).write_text("of another version")
+        job = start(
+            "from mpi4py import MPI; up()\nif rank == 0: write_status(state='finished')",
+            2,
+            LD_LIBRARY_PATH=str(tmp_path),
+        )
+        assert job.wait() == 0, job.lines
+
+    def test_the_library_path_stays_where_nobody_has_set_it_or_the_mpi_is_the_users(
+        self, bare, tmp_path
+    ):
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "libmpi.so").touch()
+        bare.setattr(sys, "prefix", str(tmp_path))
+        assert "LD_LIBRARY_PATH" not in launch.mpi_environment("/s")
+        bare.setenv("LD_LIBRARY_PATH", "/site")
+        ours = f"{tmp_path}/lib:{tmp_path}/lib/openmpi:/site"
+        assert launch.mpi_environment("/s")["LD_LIBRARY_PATH"] == ours
+        bare.setenv("IMPALA_MS_MPIRUN", "/site/bin/mpirun")
+        assert launch.mpi_environment("/s")["LD_LIBRARY_PATH"] == "/site"
+
+    def test_settings_of_pmix_that_are_not_followed_are_named(self, bare):
+        bare.setenv("PMIX_MCA_gds", "hash")
+        assert launch.notices(None) == ["PMIX_MCA_gds is ignored"]
+        assert "PMIX_MCA_gds" not in launch.mpi_environment("/s")
+        bare.setenv("PMIX_RANK", "0")  # of the job that this one is started from
+        assert launch.notices(None) == []
+
+    def test_little_shared_memory_is_said_in_one_line_and_done_without(self, bare):
+        assert launch.mpi_environment("/s")["OMPI_MCA_btl"] == "self,sm,tcp"
+        bare.setattr(launch, "free_bytes", lambda folder: 2**20)
+        assert launch.mpi_environment("/s")["OMPI_MCA_btl"] == "self,tcp"
+        (said,) = launch.notices(None)
+        assert said.startswith("/dev/shm has 1.0 MB free: the processes talk over TCP")
+        bare.setenv("OMPI_MCA_btl", "self,sm")
+        assert launch.notices(None) == []
+
+    def test_no_room_for_temporary_files_is_said_before_anything_is_made(self, tmp_path):
+        (tmp_path / "script.py").touch()
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, "script.py", "3", "--run_dir", "run"],
+            cwd=tmp_path,
+            env={**os.environ, "LIMITS": "SCRATCH_BYTES=1e18"},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"{tempfile.gettempdir()} has " in done.stderr
+        assert "make room, or set TMPDIR to a folder that has it" in done.stderr
+        assert not (tmp_path / "run").exists()
+
+    def test_one_process_needs_no_room_but_a_folder(self, bare):
+        bare.setattr(launch, "free_bytes", lambda folder: 0)
+        launch.check_room(1)
+        with pytest.raises(ConfigError, match=r"0\.0 MB free, and MPI needs 2\.2 MB there for 2"):
+            launch.check_room(2)
+
+        def nowhere():
+            raise FileNotFoundError(2, "No usable temporary directory found")
+
+        bare.setattr(tempfile, "gettempdir", nowhere)
+        with pytest.raises(ConfigError, match="set TMPDIR to one that can be written"):
+            launch.check_room(1)
 
 
 class TestHostfile:

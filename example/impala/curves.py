@@ -5,12 +5,14 @@ of one setting do. Columns of metrics.csv are explained in the README.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
 
 from impala_ms.launch import ROOT
+from impala_ms.metrics import progress
 from impala_ms.metrics.columns import COLUMNS
 from impala_ms.metrics.sinks import read_rows
 
@@ -19,6 +21,7 @@ METRICS = ("episode_return_mean", "entropy", "explained_variance", "env_steps_pe
 
 def main(argv=None):
     """Command line; returns the exit code."""
+    progress.open_streams()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -50,9 +53,7 @@ def main(argv=None):
 
 def draw(arguments):
     """Write the picture."""
-    import matplotlib
-
-    matplotlib.use("agg")  # no display is needed
+    os.environ["MPLBACKEND"] = "agg"  # needs no display, and a notebook may have set another
     from matplotlib import pyplot
 
     runs = [read(run) for run in arguments.runs]

@@ -226,6 +226,24 @@ class TestPipe:
         assert stream.getvalue() == "1 steps\nhello\n\n"
 
 
+def test_a_console_that_lacks_a_character_gets_another():
+    code = (
+        "import sys\n"
+        "from impala_ms.metrics import progress\n"
+        "progress.open_streams()\n"
+        "print('2 \\xb1 1')\n"
+        "print('2 \\xb1 1', file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 ? 1\n", "2 \\xb1 1\n")
+
+
 def test_the_launcher_can_import_it_at_once():
     code = (
         "import sys, json\n"

@@ -1,0 +1,49 @@
+"""What the side commands print on a console that does not know every character."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PLAYED = """
+import sys
+import numpy as np
+import evaluate
+evaluate.evaluate = lambda _: (np.float32([1, 3]), "a.ckpt")
+sys.exit(evaluate.main(["run"]))
+"""
+
+
+def run(folder, *arguments, **environment):
+    path = os.pathsep.join([str(ROOT), str(ROOT / "example" / "impala")])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "ascii", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_result_of_an_evaluation_is_not_lost(tmp_path):
+    done = run(tmp_path, "-c", PLAYED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("return 2.00 ? 1.00 (mean ? standard error of 2 sampled episodes")
+
+
+def test_doctor_names_a_folder(tmp_path):
+    folder = tmp_path / "größer"
+    folder.mkdir()
+    done = run(folder, "-m", "impala_ms", "doctor", "--quick", PYTHONUTF8="1")
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/gr??er/runs can be written" in done.stdout
+
+
+def test_help_is_shown_whatever_the_name_of_the_script(tmp_path):
+    script = tmp_path / "prüfe.py"
+    script.symlink_to(ROOT / "example" / "impala" / "evaluate.py")
+    done = run(tmp_path, str(script), "--help")
+    assert done.returncode == 0, done.stderr
+    assert "pr?fe.py" in done.stdout
