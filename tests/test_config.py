@@ -123,7 +123,7 @@ def test_config_file_then_set_then_named_options_whatever_their_order(tmp_path):
     for order in (("file", "set", "named"), ("named", "set", "file")):
         loaded = load(*(word for name in order for word in options[name])).learner_params
         assert (loaded["lr"], loaded["gamma"], loaded["baseline_cost"]) == (0.3, 0.2, 0.1)
-        assert loaded["entropy_cost"] == OTHER["learner.entropy_cost"]
+        assert loaded["entropy_cost"] == defaults.learner_params["entropy_cost"]
 
 
 def test_the_last_of_several_wins(tmp_path):
