@@ -33,6 +33,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from impala_ms.cpus import usable_cores
 from impala_ms.envs import ids
 from impala_ms.errors import describe, text_of
 from impala_ms.imports import add_import_folder, file_of, import_file, import_named
@@ -1079,7 +1080,7 @@ def _meta(started: datetime) -> dict[str, Any]:
     return {
         "started": started.isoformat(),
         "host": platform.node(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": usable_cores(),
         "mpirun": os.environ.get("IMPALA_MS_MPIRUN"),
         "folder": os.getcwd(),
         "argv": [os.environ.get("IMPALA_MS_COMMAND", sys.argv[0]), *sys.argv[1:]],

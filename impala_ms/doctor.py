@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_ms import ENVIRONMENT_DEFAULTS, device, launch
+from impala_ms import ENVIRONMENT_DEFAULTS, cpus, launch
 from impala_ms.config import ConfigError
 
 OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and not needed by everybody
@@ -31,15 +32,6 @@ LIMIT_S = 120.0  # for any one probe
 RUN_STEPS = 40_000
 SLOW_CONVOLUTION = 8.0  # times a product of matrices of as many operations; 25 with the fault
 LITTLE_SPACE_GB = 1.0
-OPTIONAL_PACKAGES = (
-    ("envpool", "Atari, Procgen, MuJoCo, fast"),
-    ("ale-py", "Atari with gymnasium"),
-    ("minigrid", "MiniGrid"),
-    ("box2d", "LunarLander, BipedalWalker, CarRacing"),
-    ("mujoco", "MuJoCo with gymnasium"),
-    ("matplotlib", "pictures of curves"),
-    ("tensorboard", "shows what runs write for it"),
-)
 PROBE = [sys.executable, "-m", "impala_ms.probes"]
 
 
@@ -111,7 +103,7 @@ def hosts(hostfile: Path) -> Iterator[Finding]:
         tempfile.NamedTemporaryFile(dir=Path.cwd(), prefix=".impala_ms_") as here,
     ):
         ask = [sys.executable, "-m", "impala_ms.doctor", here.name]
-        done = probe([*command, *ask], launch.mpi_environment(scratch))
+        done = probe([*command, *ask], launch.mpi_environment(scratch, hostfile))
     said = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode or not said:
         do = f"each must do this without a password: ssh HOST {sys.executable} --version"
@@ -177,7 +169,7 @@ def versions() -> Iterator[Finding]:
 
 def cores() -> Iterator[Finding]:
     """Cores, a good number of ranks, and thread limits that the user has set."""
-    usable, allowed = device.usable_cores(), len(os.sched_getaffinity(0))
+    usable, allowed = cpus.usable_cores(), len(os.sched_getaffinity(0))
     what = f"{usable} of {os.cpu_count()} for this process"
     if usable < allowed:
         what += f": a quota on CPU time holds it to that, its affinity allows {allowed}"
@@ -196,15 +188,16 @@ def cores() -> Iterator[Finding]:
 
 def optional_packages() -> Iterator[Finding]:
     """Packages that some environments and side commands need, and the games' ROMs."""
-    from impala_ms.envs.packages import pip_install
+    from impala_ms.envs import packages
 
-    for package, gives in OPTIONAL_PACKAGES:
-        try:
-            yield Finding(package, OK, f"{metadata.version(package)}: {gives}")
-        except metadata.PackageNotFoundError:
-            yield Finding(package, OPTIONAL, f"not installed: {gives}", pip_install(package))
+    for package in packages.OPTIONAL:
+        name = re.sub(r"gymnasium\[(.+)\]", r"\1", package.pip)
+        if not packages.installed(package.pip):
+            do = packages.pip_install(package.pip)
+            yield Finding(name, OPTIONAL, f"not installed: {package.purpose}", do)
             continue
-        if package == "ale-py":
+        yield Finding(name, OK, f"{metadata.version(name)}: {package.purpose}")
+        if name == "ale-py":
             from ale_py import roms  # type: ignore[import-untyped]
 
             games = roms.get_all_rom_ids()

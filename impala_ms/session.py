@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from impala_ms import config as configuration
-from impala_ms import device, logs
+from impala_ms import cpus, device, logs
 from impala_ms.errors import describe, notes_of
 from impala_ms.imports import add_import_folder, forget_script
 from impala_ms.metrics import progress
@@ -243,8 +243,8 @@ def threads_of(config, rank):
     actor_threads = config.trainer_params["actor_threads"]
     if rank:
         return actor_threads
-    _, ranks = device.ranks_here() or (0, 1 + config.actors)
-    left = device.usable_cores() - (ranks - 1) * actor_threads
+    _, ranks = cpus.ranks_here() or (0, 1 + config.actors)
+    left = cpus.usable_cores() - (ranks - 1) * actor_threads
     return config.learner_params["threads"] or max(1, left)
 
 

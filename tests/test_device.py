@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from impala_ms import device
+from impala_ms import cpus, device
 
 CORES = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core")
@@ -24,7 +24,7 @@ def quota(tmp_path, monkeypatch):
             path = tmp_path / "sys/fs/cgroup" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return device.usable_cores(tmp_path)
+        return cpus.usable_cores(tmp_path)
 
     return cores
 
@@ -75,13 +75,13 @@ def test_the_smallest_quota_of_a_group_and_those_above_it_holds(quota):
 
 
 def test_without_cgroups_the_cores_are_those_of_the_affinity(tmp_path, monkeypatch):
-    assert device.usable_cores(tmp_path) == len(CORES)
+    assert cpus.usable_cores(tmp_path) == len(CORES)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7})
-    assert device.usable_cores(tmp_path) == 3
+    assert cpus.usable_cores(tmp_path) == 3
 
 
 def test_the_real_files_are_read():
-    assert 1 <= device.usable_cores() <= len(CORES)
+    assert 1 <= cpus.usable_cores() <= len(CORES)
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_the_real_files_are_read():
     ],
 )
 def test_ranks_of_this_host(monkeypatch, environment, wanted):
-    for name in (name for names in device.RANKS_OF_HOST for name in names):
+    for name in (name for names in cpus.RANKS_OF_HOST for name in names):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert device.ranks_here() == wanted
+    assert cpus.ranks_here() == wanted
 
 
 @pytest.fixture

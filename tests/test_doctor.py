@@ -115,7 +115,7 @@ def test_kernels(monkeypatch):
 
 @pytest.mark.parametrize("cores", [1, 2, 16])
 def test_a_good_number_of_ranks_is_a_command(monkeypatch, cores):
-    monkeypatch.setattr(doctor.device, "usable_cores", lambda: cores)
+    monkeypatch.setattr(doctor.cpus, "usable_cores", lambda: cores)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     about_cores, good, *_ = doctor.cores()
     assert "quota" not in about_cores.what
@@ -125,7 +125,7 @@ def test_a_good_number_of_ranks_is_a_command(monkeypatch, cores):
 
 
 def test_a_quota_on_cores_is_named(monkeypatch):
-    monkeypatch.setattr(doctor.device, "usable_cores", lambda: 2)
+    monkeypatch.setattr(doctor.cpus, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
     about_cores, good, *_ = doctor.cores()
     assert about_cores.what.startswith("2 of ")

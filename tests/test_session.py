@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from impala_ms import config as configuration
-from impala_ms import device, errors, session
+from impala_ms import cpus, device, errors, session
 from impala_ms.session import Run
 from tests.conftest import ROOT
 
@@ -233,10 +233,10 @@ class TestExplain:
 class TestThreads:
     @pytest.fixture
     def config(self, monkeypatch):
-        for names in device.RANKS_OF_HOST:
+        for names in cpus.RANKS_OF_HOST:
             for name in names:
                 monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(device, "usable_cores", lambda: 8)
+        monkeypatch.setattr(cpus, "usable_cores", lambda: 8)
         return configuration.load("impala", ["--set", "trainer.actor_threads=2"], 4)
 
     def test_the_learner_has_what_the_actors_leave(self, config):
@@ -253,7 +253,7 @@ class TestThreads:
         assert session.threads_of(config, 1) == 2
 
     def test_the_learner_has_one_at_least(self, config, monkeypatch):
-        monkeypatch.setattr(device, "usable_cores", lambda: 2)
+        monkeypatch.setattr(cpus, "usable_cores", lambda: 2)
         assert session.threads_of(config, 0) == 1
 
     def test_the_learner_has_as_many_as_the_user_says(self, config):

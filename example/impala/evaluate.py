@@ -18,12 +18,14 @@ from impala_ms import checkpoint, device
 from impala_ms.config import ConfigError, of_run
 from impala_ms.envs.make import MakeError
 from impala_ms.errors import describe
+from impala_ms.imports import forget_script
 from impala_ms.metrics import progress
 
 
 def main(argv=None):
     """Command line; returns the exit code."""
     progress.open_streams()
+    forget_script(__file__)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -137,10 +137,13 @@ def make_vec(
         return SyncVectorEnvironment(id, make_one, **settings)
     except MakeError:
         raise
-    except gymnasium.error.DependencyNotInstalled as error:
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         if vectorization == "auto" and native.knows(id):
             _log.info("%s: taken from envpool, since gymnasium says: %s", id, one_line(error))
             return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
+        if isinstance(error, ModuleNotFoundError) and not missing(error):
+            add_note(error, f"while making {id} with {spec.kwargs or 'no arguments'}")
+            raise
         cause = f" ({one_line(error.__cause__)})" if error.__cause__ else ""
         what = missing(error) or f"cannot be made: {one_line(error)}{cause}"
         raise MakeError(f"{id} {what}") from error

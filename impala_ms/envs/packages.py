@@ -21,29 +21,28 @@ class Package(NamedTuple):
     Attributes:
         purpose: What it is for.
         pip: What pip installs.
-        module: What Python imports.
+        modules: What Python imports, the one that it is known by first.
     """
 
     purpose: str
     pip: str
-    module: str
+    modules: tuple[str, ...]
 
 
 OPTIONAL = (
-    Package("Atari games, Procgen and others, many at once", "envpool", "envpool"),
-    Package("Atari games", "ale-py", "ale_py"),
-    Package("MiniGrid and BabyAI", "minigrid", "minigrid"),
-    Package("LunarLander, BipedalWalker, CarRacing", "gymnasium[box2d]", "Box2D"),
-    Package("HalfCheetah, Ant and others of MuJoCo", "mujoco", "mujoco"),
-    Package("CarRacing, and what environments draw", "pygame-ce", "pygame"),
-    Package("pictures of learning curves", "matplotlib", "matplotlib"),
-    Package("looking at a run in TensorBoard", "tensorboard", "tensorboard"),
+    Package("Atari games, Procgen and others, many at once", "envpool", ("envpool",)),
+    Package("Atari games", "ale-py", ("ale_py",)),
+    Package("MiniGrid and BabyAI", "minigrid", ("minigrid",)),
+    Package("LunarLander, BipedalWalker, CarRacing", "gymnasium[box2d]", ("Box2D", "pygame")),
+    Package("HalfCheetah, Ant and others of MuJoCo", "gymnasium[mujoco]", ("mujoco", "imageio")),
+    Package("pictures of learning curves", "matplotlib", ("matplotlib",)),
+    Package("looking at a run in TensorBoard", "tensorboard", ("tensorboard",)),
 )
 
 
 def installed(package: str) -> bool:
     """Whether the package is there; it is not imported."""
-    return importlib.util.find_spec(_module(package)) is not None
+    return all(importlib.util.find_spec(module) is not None for module in _modules(package))
 
 
 def missing(error: BaseException) -> str | None:
@@ -58,14 +57,15 @@ def missing(error: BaseException) -> str | None:
     elif not says_so:
         return None
     for package in OPTIONAL:
-        if name.lower() == package.module.lower() and not installed(package.pip):
-            return f"needs {package.module}, which is not installed: {pip_install(package.pip)}"
+        for module in package.modules:
+            if name.lower() == module.lower() and importlib.util.find_spec(module) is None:
+                return f"needs {module}, which is not installed: {pip_install(package.pip)}"
     return None
 
 
 def register(package: str) -> Any:
     """Import an installed package, which registers its environments with gymnasium."""
-    return importlib.import_module(_module(package))
+    return importlib.import_module(_modules(package)[0])
 
 
 def pip_install(*packages: str) -> str:
@@ -75,6 +75,6 @@ def pip_install(*packages: str) -> str:
     return shlex.join([sys.executable, "-m", "pip", "install", *held, *packages])
 
 
-def _module(package: str) -> str:
-    modules = {known.pip: known.module for known in OPTIONAL}
-    return modules.get(package, package.replace("-", "_"))
+def _modules(package: str) -> tuple[str, ...]:
+    modules = {known.pip: known.modules for known in OPTIONAL}
+    return modules.get(package, (package.replace("-", "_"),))

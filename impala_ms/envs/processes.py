@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from impala_ms.cpus import ranks_here, usable_cores
 from impala_ms.envs.errors import MakeError
 from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout
 from impala_ms.envs.sync import ColumnEnvironment, Columns, Singles
@@ -333,6 +334,5 @@ def _shared_memory() -> int:
 
 def _cores() -> int:
     """Cores of this machine that fall to this rank."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    ranks = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
-    return (cores or 1) // max(1, int(ranks) if ranks.isdigit() else 1)
+    _, ranks = ranks_here() or (0, 1)
+    return usable_cores() // ranks

@@ -86,8 +86,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "env_steps_dropped": (
         "decisions",
         "Decisions received but not learned from since the start: older than `max_policy_lag`, "
-        "with a NaN or an infinity, or arriving after the stop. `status.json` counts those too that "
-        "waited to fill a batch when the run ended.",
+        "with a NaN or an infinity, or arriving after the stop. `status.json` counts also what "
+        "was waiting to fill a batch when the run ended.",
     ),
     "updates_skipped": (
         "updates",

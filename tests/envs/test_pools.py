@@ -125,8 +125,9 @@ class _Hidden:
     ("id", "module", "pip"),
     [
         ("LunarLander-v3", "Box2D", "'gymnasium[box2d]'"),
-        ("CarRacing-v3", "pygame", "pygame-ce"),
-        ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("CarRacing-v3", "pygame", "'gymnasium[box2d]'"),
+        ("HalfCheetah-v5", "mujoco", "'gymnasium[mujoco]'"),
+        ("HalfCheetah-v5", "imageio", "'gymnasium[mujoco]'"),
     ],
 )
 def test_a_package_that_gymnasium_lacks_comes_with_our_command(id, module, pip, monkeypatch):
