@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from impala_ms import doctor
+from impala_ms.envs import packages
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -134,23 +135,22 @@ def test_a_quota_on_cores_is_named(monkeypatch):
 
 
 def test_optional_packages_have_a_version_or_the_command_that_installs_them(monkeypatch):
-    def version(name):
-        if name in ("minigrid", "matplotlib", "ale-py"):
-            raise doctor.metadata.PackageNotFoundError(name)
-        return "1.2.3"
-
-    monkeypatch.setattr(doctor.metadata, "version", version)
+    lacking = ("minigrid", "matplotlib", "gymnasium[mujoco]")
+    monkeypatch.setattr(packages, "installed", lambda package: package not in lacking)
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "1.2.3")
     findings = {finding.name: finding for finding in doctor.optional_packages()}
-    assert {"envpool", "ale-py", "minigrid", "box2d", "mujoco"} < set(findings)
-    assert {"matplotlib", "tensorboard"} < set(findings)
-    for name, finding in findings.items():
-        if name in ("minigrid", "matplotlib", "ale-py"):
-            assert finding.state == doctor.OPTIONAL
-            assert finding.what.startswith("not installed: ")
-            assert re.search(rf"-m pip install .*constraints.txt {name}$", finding.do)
-        else:
-            assert finding.state == doctor.OK
-            assert finding.what.startswith("1.2.3: ")
+    assert {"envpool", "box2d", "mujoco", "minigrid", "matplotlib", "tensorboard"} < set(findings)
+    for name, pip in (
+        ("minigrid", "minigrid"),
+        ("matplotlib", "matplotlib"),
+        ("mujoco", re.escape("'gymnasium[mujoco]'")),
+    ):
+        finding = findings.pop(name)
+        assert finding.state == doctor.OPTIONAL
+        assert finding.what.startswith("not installed: ")
+        assert re.search(rf"-m pip install .*constraints.txt {pip}$", finding.do)
+    assert all(finding.state == doctor.OK for finding in findings.values())
+    assert findings["box2d"].what.startswith("1.2.3: ")
 
 
 def test_no_mpirun(monkeypatch, tmp_path):

@@ -28,7 +28,7 @@ ALLOWED = {
     "lean": ({"mindspore"}, set()),
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
-    "doctor": ({"ale_py", "requirements"}, {"config", "device", "envs", "launch"}),
+    "doctor": ({"ale_py", "requirements"}, {"config", "cpus", "envs", "launch"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
     "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
     "session": (
