@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import nn, ops
 
 from impala_ms.algorithm.impala.checks import check_width, make_torso
+from impala_ms.algorithm.impala.choices import automatic_torso
 from impala_ms.config import ConfigError, resolve
 from impala_ms.nets.mlp import MLP, dense
 from impala_ms.nets.normalizer import ObservationNormalizer
@@ -22,8 +23,6 @@ TORSOS = {
     "nature": "impala_ms.nets.conv:Nature",
     "resnet": "impala_ms.nets.resnet:ResNet",
 }
-NO_IMAGES = "observations are not images"
-SMALLEST_SIDE = 20  # pixels; the shallow network needs as many
 CORES = {"lstm": "impala_ms.nets.lstm:LSTM"}
 
 
@@ -237,32 +236,6 @@ class Torso(nn.Cell):
                 columns += (parts[i].reshape((-1, self.sizes[i])).astype(ms.float32),)
         features = ops.concat(columns, -1) if len(columns) > 1 else columns[0]
         return features if self.images else self.whole(features)
-
-
-def images_in(observation_space):
-    """Shapes of the parts of an observation that are images: two sides of 20 pixels or more."""
-    shapes = [leaf_array(leaf)[0] for leaf in leaves(observation_space).values()]
-    return [shape for shape in shapes if len(shape) > 1 and sorted(shape)[-2] >= SMALLEST_SIDE]
-
-
-def automatic_torso(observation_space):
-    """The torso that is taken where the configuration names none.
-
-    Args:
-        observation_space: Description of the space.
-
-    Returns:
-        ``(name, why)``, such as ``("shallow", "observations are images [84, 84, 3]")``.
-    """
-    planes = [leaf_array(leaf)[0] for leaf in leaves(observation_space).values()]
-    planes = [list(shape) for shape in planes if len(shape) > 1]
-    images = [list(shape) for shape in images_in(observation_space)]
-    shown = ", ".join(map(str, planes))
-    if images and len(images) == len(planes):
-        return "shallow", f"observations are images {shown}"
-    if planes:
-        return "mlp", f"{shown} is not an image of {SMALLEST_SIDE} x {SMALLEST_SIDE} or more"
-    return "mlp", NO_IMAGES
 
 
 def numbers_to_normalize(observation_space, torso):

@@ -16,8 +16,8 @@ import numpy as np
 from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.checks import check_policy
+from impala_ms.algorithm.impala.choices import described, seen_space, settle_torso
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
-from impala_ms.algorithm.impala.network import NO_IMAGES, automatic_torso, images_in
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
 from impala_ms.config import ConfigError, adopt, check_arguments, nothing_left, record, resolve
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 # In the place of a rank, in the seeds of evaluations and of actions: larger than any rank.
 EVALUATION, ACTIONS = 1 << 24, 1 << 25
-IMPALA_POLICY = "impala_ms.algorithm.impala.network:IMPALAPolicy"
 RESTARTS = 3  # of an actor in a row, each of which comes to nothing
 
 
@@ -68,31 +67,6 @@ def make_policy(config, spaces):
             "set it to false"
         )
     return policy
-
-
-def seen_space(spaces):
-    """Description of what the policy sees: stacked frames are ``[k, ...]``."""
-    observation, frames = spaces["observation"], spaces["frame_stack"]
-    return observation if frames == 1 else observation | {"shape": [frames, *observation["shape"]]}
-
-
-def settle_torso(config, spaces):
-    """Name the torso in the configuration where that says None.
-
-    Returns:
-        What the user is to know of it, a line; empty if there is nothing.
-    """
-    params, space = config.network_params, seen_space(spaces)
-    if params["torso"] is None:
-        params["torso"], why = automatic_torso(space)
-        config.chosen["network.torso"] = why
-        return f"chosen, since {why}: network.torso {params['torso']}" * (why != NO_IMAGES)
-    if params["torso"] == "mlp" and (images := images_in(space)):
-        return (
-            f"warning: network.torso is mlp, but observations are images {list(images[0])}: "
-            "shallow, nature and resnet are made for these"
-        )
-    return ""
 
 
 def begin_with(learner, source):
@@ -167,30 +141,6 @@ def evaluate_policy(config, actor, *, episodes, greedy, stop=None):
         )
     finally:
         environment.close()
-
-
-def described(config, spaces):
-    """Observations, actions and network in a line."""
-    network = config.network_params
-    torso = network["torso"]
-    if torso == "mlp":
-        torso += f" {network['hidden_sizes']}"
-    core = "" if network["core"] == "none" else f" + {network['core']} {network['core_size']}"
-    own = config.algorithm_config["policy_and_network"]["type"]
-    name = f"{torso}{core}" if own == IMPALA_POLICY else own
-    observation = _short(seen_space(spaces))
-    return f"observation {observation}, action {_short(spaces['action'])}, network {name}"
-
-
-def _short(space):
-    """A space for people: ``[4] float32``, ``Discrete 2``."""
-    if space["type"] == "Box":
-        return f"{space['shape']} {space['dtype']}"
-    if "spaces" in space:
-        parts = space["spaces"]
-        named = parts.items() if isinstance(parts, dict) else enumerate(parts)
-        return ", ".join(f"{name} {_short(part)}" for name, part in named)
-    return f"{space['type']} {space.get('n', space.get('nvec'))}"
 
 
 class IMPALASession(compat.Session):

@@ -7,7 +7,8 @@ from mindspore import ops
 
 from impala_ms.algorithm.impala.actor import IMPALAActor
 from impala_ms.algorithm.impala.checks import WIDEST, check_policy
-from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso, automatic_torso
+from impala_ms.algorithm.impala.choices import automatic_torso
+from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso
 from impala_ms.config import ConfigError
 from impala_ms.errors import describe
 from impala_ms.nets.weights import FlatWeights
