@@ -184,7 +184,10 @@ class NoCell:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"torso": "mlp", "factor": 2}, "network.torso mlp with network.options {'factor': 2}: .*'factor'"),
+        (
+            {"torso": "mlp", "factor": 2},
+            "network.torso mlp with network.options {'factor': 2}: .*'factor'",
+        ),
         ({"torso": "shallow", "factor": 2}, "network.torso shallow with .*'factor'"),
         ({"torso": f"{__name__}:NoCell"}, f"network.torso {__name__}:NoCell is no torso"),
     ],
