@@ -14,7 +14,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/scripts/environment.sh"
 
 python=
 # Nothing is installed for a command that only prints help or a complaint.
-if (($# < 2)) || [[ " $* " == *" --help "* || " $* " == *" -h "* || ! $2 =~ ^[1-9][0-9]*$ ]]; then
+if (($# < 2)) || [[ " $* " == *" --help "* || " $* " == *" -h "* || ! $2 =~ ^0*[1-9][0-9]*$ ]]; then
     find_python
 else
     prepare_environment

@@ -22,6 +22,9 @@ STATE = "impala_ms_state"
 BEST = "best.ckpt"
 # Always the same name: what a killed process left behind is written over by the next.
 UNFINISHED = ".unfinished.ckpt"
+# Names that Adam and RMSProp give to what they keep, for checkpoints that do not say it.
+OPTIMISER_SCALARS = ("global_step", "learning_rate", "beta1_power", "beta2_power")
+OPTIMISER_SLOTS = ("moment1", "moment2", "mean_square", "velocity")
 CHECK_SUM = b"crc_num"  # followed by 10 bytes, at the end of the file
 # What a file system answers that does not know fsync, or not for folders (CIFS, FUSE, vboxsf).
 NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EROFS, errno.EBADF}
@@ -162,17 +165,31 @@ def latest(folder):
     Raises:
         CheckpointError: If there is none.
     """
-    for path in listing(folder):
+    tried: list[Path] = []
+    while left := [path for path in listing(folder) if path not in tried]:
         try:
-            return (path, *load(path))
+            return (left[0], *load(left[0]))
         except CheckpointError as error:
+            tried.append(left[0])  # and look again: a run that goes on deletes its older ones
             logger.warning("%s; trying the one before", error)
     raise CheckpointError(f"no whole checkpoint in {folder}")
 
 
-def of_network(saved, names):
-    """Of what a checkpoint holds, ``{name: array}``, the part of a network: not the optimiser's."""
-    return {name: saved[name] for name in names if name in saved}
+def of_network(saved, state):
+    """Of what a checkpoint holds, ``{name: array}``, the network: without the optimiser's state.
+
+    Args:
+        saved: All of it.
+        state: As it was saved; ``network`` is the list of names, which older ones lack.
+    """
+    if "network" in state:
+        return {name: saved[name] for name in state["network"]}
+    prefixes = tuple(f"{name}." for name in OPTIMISER_SLOTS)
+    return {
+        name: values
+        for name, values in saved.items()
+        if name not in OPTIMISER_SCALARS and not name.startswith(prefixes)
+    }
 
 
 def restore(parameters, saved, path):

@@ -82,6 +82,7 @@ class Config:
     fork_of: str | None = None  # the run whose checkpoints are copied, to go on with the copy
     epoch: int = 0  # how often the run was resumed; the seeds depend on it
     chosen: dict[str, str] = field(default_factory=dict)  # path of a key that was None: why so
+    following: tuple[str, ...] = ()  # keys of eval_env that were None: they follow collect_env
     folders: tuple[str, ...] = ()  # where the commands were given: modules are looked for there
 
     @property
@@ -369,7 +370,10 @@ def _in_this_format(data: dict[str, Any]) -> dict[str, Any]:
             for key in ("networks", "number"):  # these said nothing, but for actor and learner
                 if key == "networks" or part.get("type", "").endswith(":make_vec"):
                     part.pop(key, None)
+        section, of = data["eval_env_params"], data["collect_env_params"]
+        data["following"] = [f"eval_env.{key}" for key in section if section[key] == of.get(key)]
     data["folders"] = tuple(data.get("folders", ()))
+    data["following"] = tuple(data.get("following", ()))
     return data
 
 
@@ -377,6 +381,46 @@ def _in_this_format(data: dict[str, Any]) -> dict[str, Any]:
 _KEPT_BY_A_RUN = re.compile(
     r"learner\.optimizer|network\.(?!options$)\w+|collect_env\.(frame_stack|scale_actions)"
 )
+
+
+def _differing(run: Config, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Path and value of each key that a checkpoint of a run depends on, and that differs now."""
+    before = dict(_flatten(run.__dict__, run.algorithm_config))
+    return [
+        (path, before[path])
+        for path, value in values.items()
+        if _KEPT_BY_A_RUN.fullmatch(path)
+        and before.get(path) is not None  # it depends on the environment, and was not known yet
+        and value is not None
+        and _in_any_folder(before[path]) != _in_any_folder(value)
+    ]
+
+
+def _in_any_folder(value: Any) -> Any:
+    """A reference to a file without its folder, which may have moved; other values as they are."""
+    module, _, name = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    return f"{Path(module).name}:{name}" if module.endswith(".py") else value
+
+
+def check_kept(config: Config, data: Mapping[str, Any], what: str) -> None:
+    """Refuse weights of a run whose network was used in another way than here.
+
+    Args:
+        config: Of the run that begins with them.
+        data: What the configuration of the other run gave by ``to_json``.
+        what: Whose weights they are, for the message.
+
+    Raises:
+        ConfigError: With all keys that differ.
+    """
+    values = dict(_flatten(config.__dict__, config.algorithm_config))
+    values.pop("learner.optimizer")  # the new run has one of its own
+    differing = _differing(Config.from_json(data), values)
+    if differing:
+        lines = [
+            f"{path} is {_show(before)}, here {_show(values[path])}" for path, before in differing
+        ]
+        raise ConfigError(f"{what} {'; '.join(lines)}: give the same")
 
 
 class _Draft:
@@ -388,11 +432,12 @@ class _Draft:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.chosen: dict[str, str] = {}
+        self.following: list[str] = []  # keys of eval_env that are as in collect_env
         self.resume: Path | None = None
         self.run: Config | None = None  # the one that is resumed
         self.run_files: list[str] = []  # config.json of runs: of another version, perhaps
-        defaults = vars(_import_defaults(algorithm))
-        self.automatic: dict[str, dict[str, Any]] = defaults["automatic"]
+        defaults = dict(vars(_import_defaults(algorithm)))
+        self.automatic: dict[str, dict[str, Any]] = {}
         self.parts: dict[str, dict[str, Any]] = defaults["algorithm_config"]
         self.sections = {name: _section_of(part, defaults) for name, part in self.parts.items()}
         self.keys = {path: Key(*entry) for path, entry in _flatten(defaults["schema"], {})}
@@ -446,6 +491,9 @@ class _Draft:
                             self.problems.append(f"{where}: must be one of {', '.join(SECTIONS)}")
                         elif section is not None and value != section:  # config.json names it
                             self.put_all({section: value}, origin)
+            elif name == "automatic":
+                for kind, values in self._entries(name, entries, origin):
+                    self.automatic[kind] = self.automatic.get(kind, {}) | values
             elif f"{name.removesuffix('_params')}_params" in SECTIONS:
                 for key, value in self._entries(name, entries, origin):
                     self.put(f"{name}.{key}", value, origin)
@@ -459,6 +507,8 @@ class _Draft:
         given = config.to_json()
         names = (*SECTIONS, "algorithm_config")
         self.put_all({name: given[name] for name in names}, str(file))
+        for path in config.following:
+            self.values[path] = None
         self.chosen = dict(config.chosen)
 
     def _entries(self, name: str, entries: Any, origin: str) -> Iterable[tuple[str, Any]]:
@@ -536,6 +586,7 @@ class _Draft:
         """Give the evaluation environment what it is to take from the collecting one."""
         for path, value in self.values.items():
             if path.startswith("eval_env.") and value is None:
+                self.following.append(path)
                 follows = self.values.get(path.replace("eval_env", "collect_env"))
                 self.values[path] = copy.deepcopy(follows)
 
@@ -544,19 +595,29 @@ class _Draft:
         if num_envs and self.values.get("trainer.batch_size", 0) is None:
             self.values["trainer.batch_size"] = actors * num_envs
 
-    def choose(self, id: str | None) -> None:
+    def choose(self, id: Any) -> None:
         """Give what is still None, and depends on the environment of this id, its value."""
-        if id is None:
+        if not isinstance(id, str):
             return
+        for wrong in self.automatic.keys() - {ids.ATARI, ids.OTHER}:
+            self.problems.append(f"automatic has {wrong!r}: it has {ids.ATARI} and {ids.OTHER}")
         kind = ids.kind_of(id)
-        for path, value in self.automatic[kind].items():
-            if self.values.get(path, value) is None:
+        for path, value in self.automatic.get(kind, {}).items():
+            if path not in self.keys:
+                self.problems.append(f"unknown key {path} (automatic): {self._suggest(path)}")
+            elif self.values.get(path, "") in (None, "None", "null"):
                 self.values[path] = copy.deepcopy(value)
+                self.origins[path] = "automatic"
                 if kind == ids.ATARI:
                     self.chosen[path] = f"{id} is an Atari game"
+        needed = {path for values in self.automatic.values() for path in values}
+        for path in sorted(needed - {"network.torso"}):  # which goes by the observations
+            if self.values.get(path, "") is None:
+                self.problems.append(f"{path} is None, and automatic has no value for it ({kind})")
 
     def finish(self, ranks: int | None) -> Config:
         """Check everything and build the `Config`, or raise all problems."""
+        self.choose(self.values.get("collect_env.id"))
         for path, key in self.keys.items():
             if path not in self.values:
                 self.problems.append(f"{path} is missing in config.py: it takes {key.takes}")
@@ -568,7 +629,6 @@ class _Draft:
                 why = str(error) if isinstance(error, _Unfit) else why
                 self.problems.append(f"{self._given(path)}: {why}")
                 del self.values[path]  # so that nothing below is concluded from it
-        self.choose(self.values.get("collect_env.id"))
         self.fill_eval_env()
         actors = self._check_sizes(ranks)
         self._check_kept()
@@ -595,6 +655,7 @@ class _Draft:
             fork_of=str(resume) if forks else None,
             epoch=self.run.epoch + 1 if self.run else 0,
             chosen={path: why for path, why in self.chosen.items() if path in self.values},
+            following=tuple(self.following),
             folders=tuple(dict.fromkeys([*before, *here])),
         )
 
@@ -602,13 +663,11 @@ class _Draft:
         """Refuse to go on with a run by settings that its checkpoint does not fit."""
         if self.run is None:
             return
-        before = dict(_flatten(self.run.__dict__, self.run.algorithm_config))
-        for path, value in self.values.items():
-            if _KEPT_BY_A_RUN.fullmatch(path) and path in before and before[path] != value:
-                self.problems.append(
-                    f"{self._given(path)}: a run keeps its own, {_show(before[path])}, when it is "
-                    "resumed; a new run with other settings may begin with weights by --init_from"
-                )
+        for path, before in _differing(self.run, self.values):
+            self.problems.append(
+                f"{self._given(path)}: a run keeps its own, {_show(before)}, when it is resumed; "
+                "a new run with other settings may begin with weights by --init_from"
+            )
 
     def _check_sizes(self, ranks: int | None) -> int:
         """Check values against each other and against the ranks; returns the number of actors."""
@@ -654,12 +713,23 @@ class _Draft:
                 f"{given('network.separate_baseline')}: not with {given('network.core')}, of which"
                 " such a baseline would have no memory"
             )
-        source = get("trainer.init_from")
-        if source and self.resume is None and not Path(source).exists():
-            problems.append(
-                f"{given('trainer.init_from')}: there is no such checkpoint or run folder"
-            )
+        self._check_source(ranks)
         return actors
+
+    def _check_source(self, ranks: int | None) -> None:
+        """Whether there are the weights to begin with; not for a run that has begun."""
+        source, origin = self.values.get("trainer.init_from"), self.origins.get("trainer.init_from")
+        if not source or origin in self.run_files or ranks is None:
+            return
+        given = self._given("trainer.init_from")
+        if self.resume is not None:
+            self.problems.append(
+                f"{given}: --resume goes on with a run's own weights: leave one out"
+            )
+        elif not Path(source).exists():
+            self.problems.append(f"{given}: there is no such checkpoint or run folder")
+        elif Path(source).is_dir() and not any(Path(source, "checkpoints").glob("update_*.ckpt")):
+            self.problems.append(f"{given}: the folder holds no checkpoint of a run")
 
     def _given(self, path: str) -> str:
         return f"{path} = {text_of(self.values[path], repr)} ({self.origins[path]})"
@@ -697,7 +767,7 @@ def _dicts(names: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in names.items()
         if (isinstance(value, Mapping) or name in SECTIONS)
-        and name not in ("schema", "automatic")
+        and name != "schema"
         and not name.startswith("_")
     }
 
@@ -758,7 +828,11 @@ def _parse_yaml(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no type information
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value]
+            if twice := {str(key) for key in keys if keys.count(key) > 1}:
+                raise ValueError(f"{', '.join(sorted(twice))} stands there twice")
+            return super().construct_mapping(node, deep)
 
     number = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
@@ -935,10 +1009,21 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
 
 def _copy_run(source: Path, folder: Path) -> None:
     """Copy what a run needs to go on in another folder: its checkpoints and its metrics."""
-    (folder / "checkpoints").mkdir()
-    for file in (*source.glob("checkpoints/[!.]*"), source / "metrics.csv"):
-        with contextlib.suppress(FileNotFoundError):  # the run may go on, and delete older ones
-            shutil.copy(file, folder / file.relative_to(source))
+    beside = folder / "checkpoints.new"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    try:
+        for file in source.glob("checkpoints/[!.]*"):
+            with contextlib.suppress(FileNotFoundError):  # the run may go on, and delete older ones
+                shutil.copy(file, beside / file.name)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(source / "metrics.csv", folder / "metrics.csv")
+        beside.rename(folder / "checkpoints")
+    except OSError as error:  # as if nothing had been done
+        shutil.rmtree(beside, ignore_errors=True)
+        (folder / "metrics.csv").unlink(missing_ok=True)
+        abandon(folder)
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def _make_new(folder: Path) -> Path:

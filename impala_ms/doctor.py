@@ -192,11 +192,15 @@ def optional_packages() -> Iterator[Finding]:
 
     for package in packages.OPTIONAL:
         name = re.sub(r"gymnasium\[(.+)\]", r"\1", package.pip)
-        if not packages.installed(package.pip):
-            do = packages.pip_install(package.pip)
-            yield Finding(name, OPTIONAL, f"not installed: {package.purpose}", do)
+        if lacking := packages.lacking(package.pip):
+            what = f"not installed: {', '.join(lacking)}, for {package.purpose}"
+            yield Finding(name, OPTIONAL, what, packages.pip_install(package.pip))
             continue
-        yield Finding(name, OK, f"{metadata.version(name)}: {package.purpose}")
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:  # made by other means than pip
+            version = "installed"
+        yield Finding(name, OK, f"{version}: {package.purpose}")
         if name == "ale-py":
             from ale_py import roms  # type: ignore[import-untyped]
 

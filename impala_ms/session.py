@@ -117,6 +117,8 @@ def main(algorithm):
     except BaseException:  # not to be waited for by the others
         traceback.print_exc()
         code = 1
+    if "IMPALA_MS_RUN_DIR" not in os.environ:
+        configuration.abandon(folder)  # the launcher does it otherwise
     with contextlib.suppress(OSError):  # nobody reads it
         run.console.close()
     logging.shutdown()

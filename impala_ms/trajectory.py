@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 ALIGNMENT_BYTES = 64
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class TrajectorySpec:
@@ -232,7 +233,11 @@ def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
         # A sum is non-finite if any element is, and reads the array once; float64 so that it
         # does not overflow on finite values.
         with np.errstate(invalid="ignore", over="ignore"):
-            if values.dtype.kind != "f" or np.isfinite(values.sum(dtype=np.float64)):
+            if values.dtype.kind != "f":
+                continue
+            if values.dtype.itemsize > 4:  # the network reads float32
+                values = np.where(np.abs(values) > FLOAT32_MAX, np.inf, values)
+            if np.isfinite(values.sum(dtype=np.float64)):
                 continue
         where = np.argwhere(~np.isfinite(values))
         if len(where):

@@ -3,7 +3,7 @@
 
 # Python cannot start with what another Python was told.
 unset PYTHONHOME PYTHONPLATLIBDIR
-root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+root=$(CDPATH='' builtin cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && builtin pwd -P)
 venv=$root/.venv${IMPALA_MS_MINDSPORE:+-mindspore-$IMPALA_MS_MINDSPORE}
 stamp=$venv/impala_ms.complete
 

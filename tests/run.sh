@@ -3,7 +3,7 @@
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../scripts/environment.sh"
 prepare_environment dev
-cd -- "$root"
+builtin cd -- "$root"
 export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 
 "$python" -m ruff check .

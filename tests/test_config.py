@@ -1122,8 +1122,10 @@ def test_weights_to_begin_with_must_be_there(tmp_path, monkeypatch):
     assert "there is no such checkpoint or run folder" in problem(
         "--init_from", str(tmp_path / "a")
     )
-    a_run(tmp_path / "run")
+    folder = a_run(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
+    assert "the folder holds no checkpoint of a run" in problem("--init_from", "run")
+    write(folder / "checkpoints" / "update_000000001.ckpt", "weights")
     given = load("--init_from", "run")
     assert given.trainer_params["init_from"] == str(tmp_path / "run")
 
@@ -1140,3 +1142,106 @@ def test_a_learner_on_another_device_is_not_alone():
     assert "give N = 2 or more" in problem("--device", "GPU", ranks=1)
     assert load("--device", "GPU", ranks=2).learner_params["device"] == "GPU"
     assert load("--device", "auto", ranks=1).learner_params["device"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ({"learner.lr": -1.0}, r"learner.lr = -1.0 \(automatic\): must be float > 0"),
+        ({"learner.lrr": 0.1}, r"unknown key learner.lrr \(automatic\): did you mean learner.lr\?"),
+        ({"learner.lr": None}, r"learner.lr is None, and automatic has no value for it \(other\)"),
+    ],
+)
+def test_what_a_user_edits_in_automatic_is_checked(edited, edit, says):
+    edited.automatic["other"] |= edit
+    with pytest.raises(ConfigError, match=says):
+        load()
+
+
+def test_automatic_may_hold_numbers_as_they_are_usually_written(edited):
+    edited.automatic["other"] |= {"trainer.total_env_steps": 6e5, "learner.lr": "0.001"}
+    loaded = load()
+    assert loaded.trainer_params["total_env_steps"] == 600_000
+    assert loaded.learner_params["lr"] == 0.001
+
+
+def test_a_file_may_say_what_is_automatic(tmp_path):
+    file = write(tmp_path / "a.yaml", "automatic: {atari: {learner.lr: 0.1}}")
+    loaded = load("--config", file, "--env", "ALE/Pong-v5")
+    assert loaded.learner_params["lr"] == 0.1
+    assert loaded.collect_env_params["frame_stack"] == 4
+    assert load("--config", file).learner_params["lr"] == OTHER["learner.lr"]
+    file = write(tmp_path / "b.yaml", "automatic: {doom: {learner.lr: 0.1}}")
+    assert problem("--config", file) == "automatic has 'doom': it has atari and other"
+
+
+def test_weights_to_begin_with_are_not_for_a_run_that_goes_on(tmp_path):
+    folder = a_run(tmp_path / "run")
+    line = problem("--resume", str(folder), "--init_from", str(folder))
+    assert "--resume goes on with a run's own weights: leave one out" in line
+
+
+def test_a_run_is_read_when_the_weights_that_it_began_with_are_gone(tmp_path):
+    source = a_run(tmp_path / "source")
+    write(source / "checkpoints" / "update_000000001.ckpt", "weights")
+    folder = a_run(tmp_path / "run", "--init_from", str(source))
+    (source / "checkpoints").rename(tmp_path / "gone")
+    source.rename(tmp_path / "moved")
+    assert config.of_run(folder).trainer_params["init_from"] == str(source)
+    assert load("--resume", str(folder)).trainer_params["init_from"] == str(source)
+
+
+def test_a_torso_whose_file_has_moved_can_be_named_anew(tmp_path, monkeypatch):
+    old, new = tmp_path / "old", tmp_path / "new"
+    write(old / "torso.py", "")
+    folder = a_run(tmp_path / "run", "--torso", f"{old}/torso.py:T")
+    old.rename(new)
+    assert "No such file" in problem("--resume", str(folder))
+    resumed = load("--resume", str(folder), "--torso", f"{new}/torso.py:T")
+    assert resumed.network_params["torso"] == f"{new}/torso.py:T"
+    assert "a run keeps its own" in problem("--resume", str(folder), "--torso", "mlp")
+
+
+def test_weights_are_not_taken_from_a_network_that_was_used_in_another_way():
+    data = load("--activation", "relu", "--scale_actions", "false").to_json()
+    config.check_kept(load("--activation", "relu", "--scale_actions", "false"), data, "there")
+    same = load("--activation=relu", "--scale_actions=false", "--optimizer=rmsprop")
+    config.check_kept(same, data, "")
+    with pytest.raises(ConfigError) as caught:
+        config.check_kept(load(), data, "there")
+    assert str(caught.value) == (
+        "there collect_env.scale_actions is False, here True; network.activation is relu, here "
+        "tanh: give the same"
+    )
+
+
+def test_an_evaluation_that_followed_goes_on_to_follow_after_a_resume(tmp_path):
+    run = a_run(
+        tmp_path / "run", "--set", "collect_env.kwargs.f=10", "--set=eval_env.frame_stack=1"
+    )
+    resumed = load("--resume", str(run), "--set", "collect_env.kwargs.f=1", "--env", "Acrobot-v1")
+    assert resumed.eval_env_params["kwargs"] == {"f": 1}
+    assert resumed.eval_env_params["id"] == "Acrobot-v1"
+    assert "eval_env.frame_stack" not in resumed.following
+
+
+def test_a_key_that_stands_twice_in_a_file_is_refused(tmp_path):
+    file = write(tmp_path / "a.yaml", "learner: {lr: 0.1}\nlearner: {gamma: 0.5}\n")
+    assert "learner stands there twice" in problem("--config", file)
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
+    source = a_run(tmp_path / "run")
+    fork = load("--resume", str(source), "--run_dir", str(tmp_path / "b"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device", str(source))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(config.shutil, "copy", full)
+        with pytest.raises(ConfigError, match=r"run_dir \S+/b cannot be written: No space left"):
+            config.prepare_run_dir(fork, started=STARTED)
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [".lock"]
+    config._locks.pop(tmp_path / "b").close()
+    (tmp_path / "b" / "checkpoints").mkdir()
+    assert config.prepare_run_dir(fork, started=STARTED) == tmp_path / "b"

@@ -257,8 +257,13 @@ class TestNonFinite:
         unroll["behaviour_logits"][...] = np.finfo(np.float32).min
         unroll["reward"][...] = np.finfo(np.float32).max
         assert non_finite(unroll) is None
-        unroll["observation"] = np.full((4, 2, 4), np.finfo(np.float64).max)
+        unroll["observation"] = np.full((4, 2, 4), np.finfo(np.float32).max, np.float64)
         assert non_finite(unroll) is None
+
+    def test_a_number_that_float32_does_not_hold_is_infinite_to_the_network(self, unroll):
+        unroll["observation"] = np.zeros((4, 2, 4))
+        unroll["observation"][2, 1, 3] = -1e39
+        assert non_finite(unroll) == "observation is inf at step 2 of an unroll, environment 1"
 
     def test_integers_are_well(self):
         spec = TrajectorySpec(**(BASE | {"observation": {"": ((4,), np.uint8)}}))

@@ -75,7 +75,7 @@ def evaluate(arguments):
     config = of_run(arguments.run_dir)
     folder = arguments.run_dir / "checkpoints"
     if arguments.checkpoint == "latest":
-        path, saved, _ = checkpoint.latest(folder)
+        path, saved, state = checkpoint.latest(folder)
     else:
         path = arguments.checkpoint
         if path == "best":
@@ -85,7 +85,7 @@ def evaluate(arguments):
                     f"{arguments.run_dir} has no best checkpoint: it is of the best evaluation "
                     "during training, which --eval_interval_updates asks for"
                 )
-        saved, _ = checkpoint.load(path)
+        saved, state = checkpoint.load(path)
 
     device.use("CPU", 1)
     environment = session.make_environment(config, "eval", 1, [0])
@@ -93,7 +93,7 @@ def evaluate(arguments):
     environment.close()
     actor = session.make_actor(config, policy, None, None)
     names = {parameter.name: parameter for parameter in policy.get_parameters()}
-    checkpoint.restore(names, checkpoint.of_network(saved, names), path)
+    checkpoint.restore(names, checkpoint.of_network(saved, state), path)
     returns = session.evaluate_policy(
         config, actor, episodes=arguments.episodes, greedy=arguments.greedy
     )

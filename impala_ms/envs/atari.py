@@ -54,7 +54,7 @@ def game_of(id: str) -> str | None:
 
     ``NAME-v5`` is one only if gymnasium has no such id and envpool or ale-py has the game.
     """
-    match = _ID.fullmatch(id)
+    match = _ID.fullmatch(id.removeprefix("ale_py:"))
     if match is None:
         return None
     game = match["a"] or match["n"]

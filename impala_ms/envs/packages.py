@@ -42,7 +42,12 @@ OPTIONAL = (
 
 def installed(package: str) -> bool:
     """Whether the package is there; it is not imported."""
-    return all(importlib.util.find_spec(module) is not None for module in _modules(package))
+    return not lacking(package)
+
+
+def lacking(package: str) -> list[str]:
+    """The modules of a package that are not there."""
+    return [name for name in _modules(package) if importlib.util.find_spec(name) is None]
 
 
 def missing(error: BaseException) -> str | None:

@@ -418,7 +418,9 @@ def _describe_bound(bound: NDArray[Any]) -> Any:
 
 
 def _number(value: Any) -> Any:
-    return value.item() if np.isfinite(value) else str(value)
+    if not np.isfinite(value):
+        return str(value)
+    return float(value) if np.asarray(value).dtype.kind == "f" else value.item()
 
 
 def _join(path: str, key: Any) -> str:

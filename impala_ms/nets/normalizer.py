@@ -36,42 +36,47 @@ class Normalizer(nn.Cell):
         return ops.clamp(scaled, -LARGEST, LARGEST)
 
     def sums(self, x, weight):
-        """What rows add to the statistics; sums of several batches or processes may be added up.
+        """What rows add to the statistics; sums about the same centre may be added up.
 
         Args:
             x: ``[N, K]`` float32.
             weight: ``[N]`` float32, 1 for a row that counts and 0 for another.
 
         Returns:
-            ``(rows [], sum of x - mean [K], sum of (x - mean)^2 [K])``, float32. Distances from
-            the present mean, because the squares of large numbers would cancel in float32.
+            ``(rows [], centre [K], sum of x - centre [K], sum of (x - centre)^2 [K])``, float32.
+            The centre is the mean so far, or without one that of these rows: the squares of
+            numbers that are all large would cancel in float32.
         """
-        weights = ops.expand_dims(weight, -1)
-        distance = x - self.mean
-        return weight.sum(), (weights * distance).sum(0), (weights * ops.square(distance)).sum(0)
+        weights, rows = ops.expand_dims(weight, -1), weight.sum()
+        own = (weights * x).sum(0) / ops.maximum(rows, ms.Tensor(1.0, ms.float32))
+        centre = ops.where(self.count > 0, self.mean, own)
+        distance = x - centre
+        squares = (weights * ops.square(distance)).sum(0)
+        return rows, centre, (weights * distance).sum(0), squares
 
-    def update(self, rows, distances, squares):
+    def update(self, rows, centre, distances, squares):
         """Make the statistics those of all rows so far; without a new row they keep their bits.
 
+        A number whose sums are not finite, as the square of 1e20 is not, keeps its statistics.
+
         Args:
-            rows: ``[]``, the first of ``sums``, which were taken about the mean as it is now.
-            distances: ``[K]``, the second.
-            squares: ``[K]``, the third.
+            rows: ``[]``, of ``sums``.
+            centre: ``[K]``, of ``sums``.
+            distances: ``[K]``, of ``sums``.
+            squares: ``[K]``, of ``sums``.
 
         Source:
             Chan, Golub, LeVeque 1983, Algorithms for computing the sample variance, eq. 2.1,
             with the second sample's sums taken about the mean of the first.
         """
         total = self.count + rows
-        moved = distances / ops.maximum(total, ms.Tensor(1.0, ms.float32))
-        spread = (self.variance * self.count + squares - distances * moved) / ops.maximum(
-            total, ms.Tensor(1.0, ms.float32)
-        )
-        none = rows == 0
-        spread = ops.where(none, self.variance, ops.maximum(spread, ms.Tensor(0.0, ms.float32)))
-        moved = ops.where(none, ops.zeros_like(moved), moved)
-        ops.assign(self.variance, spread)
-        ops.assign(self.mean, self.mean + moved)
+        divisor = ops.maximum(total, ms.Tensor(1.0, ms.float32))
+        mean = centre + distances / divisor
+        spread = (self.variance * self.count + squares - distances * distances / divisor) / divisor
+        new = ops.logical_and(rows > 0, ops.isfinite(spread + mean))
+        spread = ops.maximum(spread, ms.Tensor(0.0, ms.float32))
+        ops.assign(self.variance, ops.where(new, spread, self.variance))
+        ops.assign(self.mean, ops.where(new, mean, self.mean))
         ops.assign(self.count, total)
 
 

@@ -200,6 +200,12 @@ class DiagonalGaussian:
         log_std = ops.clamp(parameters[..., self.size :], low, high)
         return parameters[..., : self.size], log_std
 
+    def _split_for_return(self, parameters):
+        """The same; a gradient passes where the deviation is held, so that it can come back."""
+        mean, log_std = self._split(parameters)
+        raw = parameters[..., self.size :]
+        return mean, raw + ops.stop_gradient(log_std - raw)
+
     def encode(self, action):
         """``[N, *action_shape]`` to ``[N, size]``, held within -10 … 10."""
         return ops.clamp(action.reshape((action.shape[0], self.size)), -10.0, 10.0)
@@ -215,8 +221,12 @@ class DiagonalGaussian:
         return action.reshape((action.shape[0], *self.action_shape))
 
     def log_prob(self, parameters, action):
-        """Logarithm of the density, summed over an action: ``[...]`` float32."""
-        mean, log_std = self._split(parameters)
+        """Logarithm of the density, summed over an action: ``[...]`` float32.
+
+        Its gradient moves a deviation that has left ``LOG_STD_RANGE``; that of ``entropy``, which
+        would drive it further out, does not.
+        """
+        mean, log_std = self._split_for_return(parameters)
         distance = (action.reshape(mean.shape) - mean) * ops.exp(-log_std)
         each = -0.5 * ops.square(distance) - log_std - 0.5 * math.log(2.0 * math.pi)
         return each.sum(-1)

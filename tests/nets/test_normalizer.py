@@ -50,19 +50,48 @@ def test_statistics_are_those_of_all_rows_that_count():
     np.testing.assert_allclose(variance, rows.var(0), rtol=1e-4)
 
 
+def sums_of(normalizer, x):
+    x = np.asarray(x, np.float32)
+    parts = normalizer.sums(ms.Tensor(x), ms.Tensor(np.ones(len(x), np.float32)))
+    return [part.asnumpy() for part in parts]
+
+
 def test_sums_of_two_batches_add_up():
     """30 values of mean 2 and variance 1, 10 of mean 6 and variance 1: mean 3, variance 4."""
     cell = Counting(1)
     ones = np.tile([[-1.0], [1.0]], (15, 1))
-    sums = [
-        [np.asarray(s.asnumpy()) for s in cell.normalizer.sums(ms.Tensor(x), ms.Tensor(w))]
-        for x, w in (
-            ((2 + ones).astype(np.float32), np.ones(30, np.float32)),
-            ((6 + ones[:10]).astype(np.float32), np.ones(10, np.float32)),
-        )
-    ]
-    cell.normalizer.update(*(ms.Tensor(a + b) for a, b in zip(*sums, strict=True)))
+    cell.normalizer.update(*map(ms.Tensor, sums_of(cell.normalizer, 2 + ones)))
+    assert [x.item() for x in statistics(cell.normalizer)] == [30.0, 2.0, 1.0]
+    first, second = (sums_of(cell.normalizer, 6 + ones[k : k + 4]) for k in (0, 4))
+    rest = sums_of(cell.normalizer, 6 + ones[8:10])
+    rows, distances, squares = (first[k] + second[k] + rest[k] for k in (0, 2, 3))
+    cell.normalizer.update(*map(ms.Tensor, (rows, first[1], distances, squares)))
     assert [x.item() for x in statistics(cell.normalizer)] == [40.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(1e6, 10.0), (101325.0, 10.0), (1000.0, 0.1)])
+def test_numbers_far_from_0_have_their_deviation_after_one_batch(mean, deviation):
+    cell = Counting(1)
+    x = np.random.default_rng(0).normal(mean, deviation, (320, 1)).astype(np.float32)
+    call(cell, x)
+    assert statistics(cell.normalizer)[2] == pytest.approx(x.astype(np.float64).var(), rel=0.01)
+
+
+@pytest.mark.parametrize("value", [1e20, 3e38, float(np.finfo(np.float32).max)])
+@pytest.mark.parametrize("at_first", [True, False])
+def test_a_huge_number_leaves_the_statistics_finite_and_the_others_right(value, at_first):
+    cell = Counting(2)
+    x = np.random.default_rng(0).normal(3.0, 2.0, (50, 2)).astype(np.float32)
+    huge = x.copy()
+    huge[7, 0] = value
+    for batch in (huge, x) if at_first else (x, huge):
+        call(cell, batch)
+    count, mean, variance = statistics(cell.normalizer)
+    assert count == 100
+    assert np.isfinite(mean).all()
+    np.testing.assert_allclose(mean[1], x[:, 1].mean(), rtol=1e-4)
+    np.testing.assert_allclose(variance[1], x[:, 1].var(), rtol=1e-4)
+    assert 0.1 < variance[0] < 40
 
 
 def test_values_are_scaled_by_the_statistics_before_they_are_counted():

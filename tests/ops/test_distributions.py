@@ -332,3 +332,22 @@ def test_actions_as_inputs(how):
     )
     got = how(DiagonalGaussian((2,)).encode)(np.float32([[0.5, -99.0]]))
     np.testing.assert_array_equal(got, [[0.5, -10.0]])
+
+
+def test_a_deviation_that_is_held_can_come_back_by_the_policy_but_not_leave_by_entropy():
+    distribution = DiagonalGaussian((1,))
+    high = LOG_STD_RANGE[1]
+    parameters = ms.Tensor(np.array([[0.0, high + 0.5]], np.float32))
+    action = ms.Tensor(np.zeros((1, 1), np.float32))
+    held = ms.Tensor(np.array([[0.0, high]], np.float32))
+    for method in (lambda p: distribution.log_prob(p, action), distribution.entropy):
+        np.testing.assert_allclose(method(parameters).asnumpy(), method(held).asnumpy(), rtol=1e-6)
+
+    def log_prob(parameters):
+        return distribution.log_prob(parameters, action).sum()
+
+    def entropy(parameters):
+        return distribution.entropy(parameters).sum()
+
+    assert ms.grad(log_prob)(parameters).asnumpy()[0, 1] == pytest.approx(-1.0)
+    assert ms.grad(entropy)(parameters).asnumpy()[0, 1] == 0.0

@@ -261,19 +261,30 @@ class LearnerExchange:
         return self.roster.members[self._spaces[0]].about["step_limit"] is not None
 
     def finish(self, pending, meanwhile=None):
-        """Wait for a collective, served meanwhile: evaluations arrive, deaths are noticed."""
+        """Wait for a collective, served meanwhile: evaluations arrive, deaths are noticed.
+
+        Args:
+            pending: The collective.
+            meanwhile: None, or a function that ends the wait early by returning True.
+
+        Returns:
+            Whether it was completed.
+
+        Raises:
+            RunError: If a rank is lost.
+        """
         deadline = None
         while True:
             try:
                 if deadline is None and pending.done():
-                    return
+                    return True
             except RankLostError as error:
                 failure, deadline = error, time.monotonic() + 1.0  # until it is known which
             if deadline is not None and time.monotonic() > deadline:
                 raise RunError(f"synchronous round: {failure}") from failure
             if not self.serve():
-                if meanwhile is not None:
-                    meanwhile()
+                if meanwhile is not None and meanwhile():
+                    return False
                 time.sleep(POLL_S)
 
     def stop(self):

@@ -222,9 +222,9 @@ class Torso(nn.Cell):
 
     def construct(self, observation):
         """Features of a batch of observations."""
+        parts = observation if isinstance(observation, tuple) else (observation,)
         if self.single:
-            return self.whole(observation)
-        parts = (observation,) if len(self.choices) == 1 else observation
+            return self.whole(parts[0])
         columns, network = (), 0
         for i in range(len(self.choices)):
             if self.images and self.images[i]:

@@ -16,11 +16,24 @@ import numpy as np
 from impala_ms import checkpoint, compat, device
 from impala_ms.algorithm.impala.actor import evaluate
 from impala_ms.algorithm.impala.checks import check_policy
-from impala_ms.algorithm.impala.choices import described, seen_space, settle_torso
+from impala_ms.algorithm.impala.choices import (
+    automatic_torso,
+    described,
+    seen_space,
+    settle_torso,
+)
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
 from impala_ms.algorithm.impala.trainer import ActorTrainer
-from impala_ms.config import ConfigError, adopt, check_arguments, nothing_left, record, resolve
+from impala_ms.config import (
+    ConfigError,
+    adopt,
+    check_arguments,
+    check_kept,
+    nothing_left,
+    record,
+    resolve,
+)
 from impala_ms.envs.make import episode_seeds, frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.recorder import Recorder
@@ -45,6 +58,7 @@ def make_policy(config, spaces):
     network = resolve(name)
     observation = seen_space(spaces)
     params = dict(config.network_params)
+    params["torso"] = params["torso"] or automatic_torso(observation)[0]
     options = params.pop("options")
     normalize = params["normalize_observations"]
     if not normalize:  # a network of the user's need not know of it
@@ -69,19 +83,21 @@ def make_policy(config, spaces):
     return policy
 
 
-def begin_with(learner, source):
+def begin_with(config, learner):
     """Give a new run the weights of a checkpoint, or of the newest one in a run folder.
 
     Raises:
         CheckpointError: If it cannot be read, or is of another network.
+        ConfigError: If its network was used in another way.
     """
-    source = Path(source)
+    source = Path(config.trainer_params["init_from"])
     if source.is_dir():
-        path, saved, _ = checkpoint.latest(source / "checkpoints")
+        path, saved, state = checkpoint.latest(source / "checkpoints")
     else:
-        path, (saved, _) = source, checkpoint.load(source)
+        path, (saved, state) = source, checkpoint.load(source)
     here = {parameter.name: parameter for parameter in learner.policy.get_parameters()}
-    checkpoint.restore(here, checkpoint.of_network(saved, here), path)
+    checkpoint.restore(here, checkpoint.of_network(saved, state), path)
+    check_kept(config, state["config"], f"the weights of {path} are taken, but there")
     return path
 
 
@@ -225,7 +241,7 @@ class IMPALASession(compat.Session):
     def build_learner(self, spaces, partner):
         """Network, saved state, first weights to the actors, compiled step."""
         config, params, job, exchange = self.config, self.params, self.job, self.learner_exchange
-        set_seed(params["seed"])  # of the first weights; actors get theirs from here
+        set_seed(params["seed"] % 2**32)  # of the first weights; actors get theirs from here
         if line := settle_torso(config, spaces):
             logger.info(line)
             job.console.write(f"{line}\n")
@@ -240,7 +256,7 @@ class IMPALASession(compat.Session):
             job.wall_time_before_s = state["wall_time_s"]
             logger.info("resumed from %s", path)
         elif params["init_from"]:
-            begun_with = begin_with(learner, params["init_from"])
+            begun_with = begin_with(config, learner)
             job.console.write(f"the first weights are those of {begun_with}\n")
         size = sum(parameter.size for parameter in policy.get_parameters())
         job.console.write(f"{described(config, spaces)}, {size:,} weights\n")
@@ -250,9 +266,6 @@ class IMPALASession(compat.Session):
                 f"resumed from {path.name}: {recorder.env_steps:,} env steps, "
                 f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
-        self.sinks = self.make_sinks(recorder)
-        record(job.run_dir, config)
-        adopt(job.run_dir)  # not before it is known that the saved state fits
         spec = make_spec(config, spaces, policy)
         batches = Batches(spec, config.unrolls_per_batch)
         version = recorder.updates + recorder.updates_skipped
@@ -265,7 +278,7 @@ class IMPALASession(compat.Session):
             exchange=exchange,
             batches=batches,
             recorder=recorder,
-            sinks=self.sinks,
+            sinks=None,
             job=job,
             partner=partner,
             best_return=state.get("best_return"),
@@ -277,7 +290,9 @@ class IMPALASession(compat.Session):
         )
         if partner is not None:
             partner.msrl.meanwhile = trainer.while_evaluating
-        if params["eval_interval_updates"] and not exchange.has_step_limit():
+        evaluation = config.eval_env_params
+        unlimited = evaluation["max_episode_steps"] is None and not exchange.has_step_limit()
+        if params["eval_interval_updates"] and unlimited and evaluation["id"] == collect["id"]:
             job.console.write(
                 f"warning: {collect['id']} has no time limit: an evaluation episode is cut off "
                 f"after {params['eval_max_steps']:,} steps (trainer.eval_max_steps); "
@@ -290,6 +305,10 @@ class IMPALASession(compat.Session):
             began = time.perf_counter()
             learner.warm_up(spec.batch(config.unrolls_per_batch))
             logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
+        # Until here a resume has changed nothing of the run: all that may not fit was tried.
+        parts.sinks = self.sinks = self.make_sinks(recorder)
+        record(job.run_dir, config)
+        adopt(job.run_dir)
         return trainer
 
     def make_sinks(self, recorder):

@@ -203,7 +203,8 @@ class IMPALATrainer(compat.Trainer):
         while not self.finished():
             self.broadcast(self.version)
             self.recorder.waiting.begin(time.monotonic())
-            exchange.finish(exchange.transport.gather(None, gathered), self.show_wait)
+            if not exchange.finish(exchange.transport.gather(None, gathered), self.is_to_stop):
+                return  # the actors are told by a message of its own
             self.recorder.waiting.end(time.monotonic())
             exchange.take_round(gathered)
             batch = exchange.take(0.0)
@@ -225,6 +226,11 @@ class IMPALATrainer(compat.Trainer):
         row |= {"env_steps_per_s": None, "eta_s": None}
         row["waiting_for"] = f"{what} ({waited_s:.0f} s)"
         self.job.console.write(progress.encode(row) + "\n")
+
+    def is_to_stop(self):
+        """Show what is waited for; whether the user has said to stop."""
+        self.show_wait()
+        return self.job.stop_requested
 
     def while_evaluating(self):
         """With N = 1: show that the actor evaluates; whether it is to stop."""
@@ -344,7 +350,9 @@ class IMPALATrainer(compat.Trainer):
             return
         name = checkpoint.file_name(self.recorder.updates)
         parameters = self.learner.named_parameters()
-        self.saved = checkpoint.save(self.job.checkpoints, name, parameters, self.state())
+        network = [parameter.name for parameter in self.learner.weights.parameters]
+        state = self.state() | {"network": network}
+        self.saved = checkpoint.save(self.job.checkpoints, name, parameters, state)
         self.saved_updates = self.recorder.updates
         checkpoint.prune(self.job.checkpoints, self.params["checkpoints_kept"])
 

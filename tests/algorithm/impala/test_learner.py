@@ -4,8 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms import checkpoint
-from impala_ms.algorithm.impala import config
+from impala_ms import checkpoint, config
 from impala_ms.algorithm.impala.learner import INPUTS, STATISTICS, IMPALALearner
 from impala_ms.algorithm.impala.network import IMPALAPolicy
 from impala_ms.metrics.recorder import Recorder
@@ -17,7 +16,7 @@ from tests.fakes import box, linear_net
 T, D, A = 5, 3, 4  # steps, size of an observation, actions
 TOTAL_ENV_STEPS = 1000
 
-BASE = config.learner_params | {
+BASE = config.load("impala", [], 2).learner_params | {
     "lr": 2.0,
     "gamma": 0.9,
     "reward_scale": 1.0,

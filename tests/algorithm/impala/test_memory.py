@@ -5,8 +5,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms import compat
-from impala_ms.algorithm.impala import config
+from impala_ms import compat, config
 from impala_ms.algorithm.impala.actor import IMPALAActor, Stream, check_mask, evaluate
 from impala_ms.algorithm.impala.learner import IMPALALearner
 from impala_ms.algorithm.impala.network import IMPALAPolicy
@@ -14,6 +13,8 @@ from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.ops.distributions import make_distribution
 from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, leaf_array, leaves
 from tests.compiled import FunctionCell
+
+LEARNER = config.load("impala", [], 2).learner_params
 
 T, E = 5, 3
 LENGTHS = (3, 4, 7)
@@ -124,7 +125,7 @@ KINDS = {
     ),
     "stacked frames": (FRAMES, DISCRETE, 3, {"hidden_sizes": [8]}),
     "stacked colours": (COLOURS, DISCRETE, 3, {"torso": "shallow"}),
-    "stacked images": (COLOURS, DISCRETE, 3, {"torso": "resnet", "options": {"channels": [4]}}),
+    "stacked images": (COLOURS, DISCRETE, 3, {"torso": "resnet", "options": {"sizes": [4]}}),
     "image and vector": (
         gymnasium.spaces.Dict({"image": COLOURS, "more": BOX}),
         DISCRETE,
@@ -142,7 +143,7 @@ def test_the_learner_computes_the_logits_that_the_actor_recorded(kind):
     environment = make_environment(observation_space, action_space, frames)
     policy = make_policy(environment, **params)
     batch = play(environment, policy, 4, make_spec(environment, policy))
-    learner = IMPALALearner(policy, config.learner_params, 1000)
+    learner = IMPALALearner(policy, LEARNER, 1000)
     logits, _ = forward(learner, batch)
     assert logits[:, :T].shape == batch["behaviour_logits"].shape
     assert batch["first"][:, 1:T].sum() > 5  # episodes end inside unrolls
@@ -161,7 +162,7 @@ def test_nothing_is_compiled_again_for_new_values():
     environment = make_environment(space, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
     actor = IMPALAActor(policy, environment, T, np.random.default_rng(5))
-    learner = IMPALALearner(policy, config.learner_params, 1000)
+    learner = IMPALALearner(policy, LEARNER, 1000)
     spec = make_spec(environment, policy)
     for _ in range(3):
         batches = Batches(spec, 1)
@@ -174,7 +175,7 @@ def test_two_unrolls_give_the_logits_of_one_of_double_length():
     environment = make_environment(*KINDS["lstm, last action"][:2])
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
     batch = play(environment, policy, 2, make_spec(environment, policy))
-    learner = IMPALALearner(policy, config.learner_params, 1000)
+    learner = IMPALALearner(policy, LEARNER, 1000)
     two, _ = forward(learner, batch)
     one = {}
     for name, values in batch.items():
@@ -194,7 +195,7 @@ def test_the_state_matters_and_is_forgotten_at_the_first_row_of_an_episode():
     environment = make_environment(BOX, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm"][3])
     batch = play(environment, policy, 2, make_spec(environment, policy))
-    learner = IMPALALearner(policy, config.learner_params, 1000)
+    learner = IMPALALearner(policy, LEARNER, 1000)
     before, _ = forward(learner, batch)
     batch["core_state"] = batch["core_state"] + 1.0
     after, _ = forward(learner, batch)
@@ -264,7 +265,7 @@ class TestMasks:
         assert (~valid).sum() > 5
         assert (~batch["action_mask"].any(-1)).sum() > 5
         assert taken[valid].all()
-        learner = IMPALALearner(policy, config.learner_params, 1000)
+        learner = IMPALALearner(policy, LEARNER, 1000)
         statistics = learner.learn(batch)
         assert all(np.isfinite(value) for value in statistics.values())
         assert statistics["rho_mean"] == pytest.approx(1.0, abs=1e-4)

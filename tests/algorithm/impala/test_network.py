@@ -347,3 +347,17 @@ def test_images_choose_a_convolutional_torso(space, torso, why):
     assert isinstance(net.torso.whole if net.torso.single else net.torso, ms.nn.Cell)
     named = {type(cell).__name__ for cell in net.cells_and_names() for cell in cell[1:]}
     assert ("Shallow" in named) == (torso == "shallow")
+
+
+@pytest.mark.parametrize("part", [box(2), {"type": "Discrete", "n": 6, "start": 0}])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_structure_of_one_part_is_read_as_that_part_alone(part, normalize):
+    if normalize and part["type"] == "Discrete":
+        pytest.skip("a choice is not normalized")
+    net = IMPALAPolicy(
+        {"type": "Dict", "spaces": {"x": part}}, Categorical(2), normalize_observations=normalize
+    )
+    x = ms.Tensor(np.array([[1.0, 2.0]], np.float32) if part["type"] == "Box" else np.array([3]))
+    alone = IMPALAPolicy(part, Categorical(2), normalize_observations=normalize)
+    FlatWeights(alone.get_parameters()).write(FlatWeights(net.get_parameters()).read())
+    np.testing.assert_array_equal(net((x,))[0].asnumpy(), alone(x)[0].asnumpy())
