@@ -69,12 +69,13 @@ def test_the_best_can_be_played_again(run):
     )
 
 
-def test_ctrl_c_in_an_evaluation_without_end_leaves_a_checkpoint(start):
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.mpi)])
+def test_ctrl_c_in_an_evaluation_without_end_leaves_a_checkpoint(start, ranks):
     run = start(
-        *(1, "--env", "CliffWalking-v1", "--eval_interval_updates", "2"),
-        *("--eval_max_steps", "1000000000", *FOR_EVER),
+        *(ranks, "--env", "CliffWalking-v1", "--eval_interval_updates", "2"),
+        *("--eval_max_steps", "1000000000", "--synchronous", ranks == 2, *FOR_EVER),
     )
-    run.until(lambda: "Evaluating in actor 1" in run.log(0))
+    run.until(lambda: "Evaluating in actor 1" in run.log(ranks - 1))
     code, took_s = run.stop()
     assert code == 130
     assert took_s < 10

@@ -71,8 +71,11 @@ def described(config, spaces):
     core = "" if network["core"] == "none" else f" + {network['core']} {network['core_size']}"
     own = config.algorithm_config["policy_and_network"]["type"]
     name = f"{torso}{core}" if own == IMPALA_POLICY else own
-    observation = _short(seen_space(spaces))
-    return f"observation {observation}, action {_short(spaces['action'])}, network {name}"
+    observation, action = _short(seen_space(spaces)), _short(spaces["action"])
+    if spaces["action"]["type"] == "Box":
+        scaled = config.collect_env_params["scale_actions"]
+        action += f" {'scaled' if scaled else 'clipped'} to its bounds"
+    return f"observation {observation}, action {action}, network {name}"
 
 
 def _short(space):
