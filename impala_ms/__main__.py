@@ -21,4 +21,8 @@ if __name__ == "__main__":
     if command != "doctor" or not {"--json", "--quick"}.issuperset(options):
         sys.stderr.write(USAGE)
         sys.exit(2)
-    sys.exit(doctor.main("--json" in options, "--quick" in options, hostfile))
+    try:
+        sys.exit(doctor.main("--json" in options, "--quick" in options, hostfile))
+    except BrokenPipeError:  # its reader has what it wants, such as head
+        progress.ignore_output()
+        sys.exit(1)

@@ -147,7 +147,8 @@ class Config:
 
     def summary(self) -> str:
         """What matters at the start: who plays what, the batch, and what is not as in config.py."""
-        collect, draft = self.collect_env_params, self._defaults()
+        collect = self.collect_env_params
+        before, known = self._known_before()
         games = _count(collect["num_envs"], "environment")
         each = " each" if self.actors > 1 else ""
         lines = [
@@ -161,16 +162,34 @@ class Config:
             chosen = ", ".join(f"{path} {_show(values[path])}" for path in paths)
             lines.append(f"chosen, since {why}: {chosen}")
         differing = [
-            f"{path} {_show(value)} (was {_show(draft.values.get(path))})"
+            f"{path} {_show(value)} (was {_show(before.get(path))})"
             for path, value in _flatten(self.__dict__, self.algorithm_config)
-            if value != draft.values.get(path)
-            and path not in self.chosen
-            and not path.startswith("eval_env.")
-            and path not in ("collect_env.id", "trainer.run_dir")
+            if value != before.get(path)
+            and (path not in self.chosen or self.resume)
+            and path not in self.following
+            and path not in ("trainer.run_dir", "collect_env.id" if not self.resume else "")
         ]
         if differing:
-            lines.append(f"changed from config.py: {', '.join(differing)}")
+            lines.append(f"changed from {known}: {', '.join(differing)}")
+        repeat = collect["action_repeat"]
+        if repeat not in (None, 1) and ids.kind_of(collect["id"]) == ids.OTHER:
+            lines.append(
+                f"collect_env.action_repeat {repeat} is only counted, in env_frames: it is not an "
+                "Atari game, and must repeat actions itself"
+            )
         return "\n".join(lines)
+
+    def is_changed(self, path: str) -> bool:
+        """Whether a value differs from that of config.py."""
+        values = dict(_flatten(self.__dict__, self.algorithm_config))
+        return bool(values[path] != self._defaults().values.get(path))
+
+    def _known_before(self) -> tuple[dict[str, Any], str]:
+        """What the values are compared with at the start, by path, and where that stands."""
+        if self.resume is None:
+            return self._defaults().values, "config.py"
+        run = Config.read(Path(self.fork_of or self.resume, "config.json"))
+        return dict(_flatten(run.__dict__, run.algorithm_config)), "the run that goes on"
 
     def _batch(self) -> str:
         batch, unroll = self.trainer_params["batch_size"], self.trainer_params["unroll_length"]
@@ -402,19 +421,23 @@ def _in_any_folder(value: Any) -> Any:
     return f"{Path(module).name}:{name}" if module.endswith(".py") else value
 
 
-def check_kept(config: Config, data: Mapping[str, Any], what: str) -> None:
+def check_kept(
+    config: Config, data: Mapping[str, Any], what: str, without: Iterable[str] = ()
+) -> None:
     """Refuse weights of a run whose network was used in another way than here.
 
     Args:
         config: Of the run that begins with them.
         data: What the configuration of the other run gave by ``to_json``.
         what: Whose weights they are, for the message.
+        without: Keys that do not matter here.
 
     Raises:
         ConfigError: With all keys that differ.
     """
     values = dict(_flatten(config.__dict__, config.algorithm_config))
-    values.pop("learner.optimizer")  # the new run has one of its own
+    for path in ("learner.optimizer", *without):  # the new run has an optimizer of its own
+        del values[path]
     differing = _differing(Config.from_json(data), values)
     if differing:
         lines = [
@@ -451,6 +474,7 @@ class _Draft:
                 if key in part or key == "type":
                     self.keys[f"{name}.{key}"] = _PART_KEYS[key]
         self.put_all(_dicts(defaults), "config.py")
+        self.default_id = self.values.get("collect_env.id")
 
     def put(self, path: str, value: Any, origin: str) -> None:
         """Take a value; a path may go on below a dict, as in ``collect_env.kwargs.size``."""
@@ -610,6 +634,8 @@ class _Draft:
                 self.origins[path] = "automatic"
                 if kind == ids.ATARI:
                     self.chosen[path] = f"{id} is an Atari game"
+                elif id != self.default_id:
+                    self.chosen[path] = f"no setting of its own is known for {id}"
         needed = {path for values in self.automatic.values() for path in values}
         for path in sorted(needed - {"network.torso"}):  # which goes by the observations
             if self.values.get(path, "") is None:

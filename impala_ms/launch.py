@@ -801,6 +801,8 @@ def conclusion(
     elif (episodes := status.get("episodes")) is not None:
         ended = "none" if not episodes else f"only {episodes}"
         reached += f", no return: it is the mean of 20 episodes, and {ended} ended"
+    if (best := status.get("best_eval_return")) is not None:
+        reached += f"; best evaluation {best:.1f} (evaluate --checkpoint best)"
     places = _places(run_dir, argv[1], status.get("checkpoint"))
     saved = bool(status.get("checkpoint"))
     if status["state"] == "finished":

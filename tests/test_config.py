@@ -1033,7 +1033,6 @@ def test_a_given_value_wins_over_the_choice():
 
 def test_other_environments_choose_their_torso_when_observations_are_known():
     assert load().network_params["torso"] is None
-    assert load("--env", "Ant-v5").chosen == {}
 
 
 def test_a_resumed_run_keeps_what_was_chosen_for_it(tmp_path, edited):
@@ -1050,11 +1049,35 @@ def test_help_says_what_none_stands_for():
 
 
 def test_the_summary_says_what_differs_and_nothing_else():
-    lines = load("--env", "Acrobot-v1", "--gamma", "0.5", ranks=4).summary().splitlines()
-    assert lines[0] == "impala on Acrobot-v1: 1 learner + 3 actors, 32 environments each"
+    lines = load("--gamma", "0.5", ranks=4).summary().splitlines()
+    assert lines[0] == "impala on CartPole-v1: 1 learner + 3 actors, 32 environments each"
     assert lines[1].startswith("S = batch_size / num_envs = 32 / 32 = 1 unroll per update")
     assert lines[2:] == ["changed from config.py: learner.gamma 0.5 (was 0.99)"]
     assert len(load().summary().splitlines()) == 2
+
+
+def test_a_setting_that_was_made_for_another_environment_is_said():
+    loaded = load("--env", "Acrobot-v1", "--lr", "0.001")
+    reason = "no setting of its own is known for Acrobot-v1"
+    assert loaded.chosen == dict.fromkeys(OTHER.keys() - {"learner.lr"}, reason)
+    line = loaded.summary().splitlines()[2]
+    assert line.startswith(f"chosen, since {reason}: ")
+    assert "learner.reward_scale 0.1" in line
+
+
+def test_a_resumed_run_says_what_differs_from_itself(tmp_path):
+    folder = a_run(tmp_path / "run", "--lr", "0.5", "--env", "Acrobot-v1")
+    resumed = load("--resume", str(folder), "--env", "CartPole-v1", "--gamma", "0.5")
+    assert resumed.summary().splitlines()[-1] == (
+        "changed from the run that goes on: collect_env.id CartPole-v1 (was Acrobot-v1), "
+        "learner.gamma 0.5 (was 0.99)"
+    )
+
+
+def test_an_action_repeat_that_is_only_counted_is_said():
+    assert "is only counted" in load("--action_repeat", "4").summary()
+    assert "is only counted" not in load("--action_repeat", "1").summary()
+    assert "is only counted" not in load("--action_repeat", "2", "--env=ALE/Pong-v5").summary()
 
 
 # --------------------------------------------------------- files of other versions, and paths
@@ -1213,6 +1236,9 @@ def test_weights_are_not_taken_from_a_network_that_was_used_in_another_way():
         "there collect_env.scale_actions is False, here True; network.activation is relu, here "
         "tanh: give the same"
     )
+    with pytest.raises(ConfigError) as caught:
+        config.check_kept(load(), data, "there", ["collect_env.scale_actions"])
+    assert str(caught.value) == "there network.activation is relu, here tanh: give the same"
 
 
 def test_an_evaluation_that_followed_goes_on_to_follow_after_a_resume(tmp_path):

@@ -23,6 +23,7 @@ MARKER = "\x1eprogress "
 # Rank 0 prints this line once all ranks are connected: from then on it is told of one that is gone.
 CONNECTED = MARKER + '{"connected": true}'
 
+_WAIT_LINES = 10  # times the interval, between two plain lines that say what is waited for
 _WAITS = 0.2  # a role that waits for more than this share of its time has a bottleneck elsewhere
 
 
@@ -118,7 +119,8 @@ class Display:
             return
         self._held_back = row
         now = self._clock()
-        if now - self._printed_at >= self._interval_s:
+        interval_s = self._interval_s * (_WAIT_LINES if row.get("waiting_for") else 1)
+        if now - self._printed_at >= interval_s:
             self._printed_at = now
             self._print_held_back()
 
@@ -174,12 +176,13 @@ def _fields(row: Row) -> list[str]:
     lag, loss = row.get("policy_lag_mean"), row.get("loss_total")
     returned, rate = row.get("episode_return_mean"), row.get("env_steps_per_s")
     alive, expected = row.get("ranks_alive"), row.get("actors_expected")
-    left = row.get("eta_s")
+    left, evaluated = row.get("eta_s"), row.get("eval_return_mean")
     return [
         _steps(row.get("env_steps"), row.get("total_env_steps")),
         f"waiting for {row['waiting_for']}" if row.get("waiting_for") else "",
         "" if rate is None else f"{_short(rate)}/s",
         "" if returned is None else f"return {returned:.1f}",
+        "" if evaluated is None else f"eval {evaluated:.1f}",
         "" if lag is None else f"lag {lag:.1f}",
         "" if left is None else f"{_duration(left)} left",
         "" if loss is None else f"loss {loss:.4g}",

@@ -38,6 +38,21 @@ def test_what_is_waited_for_stands_second_and_replaces_the_bottleneck():
     )
 
 
+def test_the_newest_evaluation_stands_beside_the_return():
+    assert "return 432.1  eval 401.5  lag 1.2" in format_line(ROW | {"eval_return_mean": 401.5})
+
+
+def test_plain_lines_that_say_what_is_waited_for_are_rare():
+    stream, now = io.StringIO(), [0.0]
+    display = Display(stream, clock=lambda: now[0])
+    display.progress(ROW)
+    for second in range(1, 31):
+        now[0] = float(second)
+        display.progress(ROW | {"waiting_for": f"unrolls ({second} s)"})
+    said = [line.partition("waiting for ")[2][:12] for line in stream.getvalue().splitlines()[1:]]
+    assert said == ["unrolls (10 ", "unrolls (20 ", "unrolls (30 "]
+
+
 class TestEncoding:
     def test_a_line_and_back(self):
         row = {"env_steps": 5, "loss_total": 0.25, "entropy": None}

@@ -47,19 +47,73 @@ def settle_torso(config, spaces):
     """Name the torso in the configuration where that says None.
 
     Returns:
-        What the user is to know of it, a line; empty if there is nothing.
+        Lines that say so.
     """
+    params = config.network_params
+    if params["torso"] is not None:
+        return []
+    params["torso"], why = automatic_torso(seen_space(spaces))
+    config.chosen["network.torso"] = why
+    return [f"chosen, since {why}: network.torso {params['torso']}"] * (why != NO_IMAGES)
+
+
+def warnings(config, spaces):
+    """What may well be a mistake, a line each: settings that are accepted and do little."""
     params, space = config.network_params, seen_space(spaces)
-    if params["torso"] is None:
-        params["torso"], why = automatic_torso(space)
-        config.chosen["network.torso"] = why
-        return f"chosen, since {why}: network.torso {params['torso']}" * (why != NO_IMAGES)
-    if params["torso"] == "mlp" and (images := images_in(space)):
-        return (
-            f"warning: network.torso is mlp, but observations are images {list(images[0])}: "
-            "shallow, nature and resnet are made for these"
+    lines = []
+    images = images_in(space)
+    if params["torso"] == "mlp" and images:
+        lines.append(
+            f"network.torso is mlp, but observations are images {list(images[0])}: shallow, nature "
+            "and resnet are made for these"
         )
-    return ""
+    elif params["torso"] == "mlp" and not params["normalize_observations"]:
+        parts = [list(leaf_array(leaf)[0]) for leaf in leaves(space).values() if _is_large(leaf)]
+        if parts:
+            lines.append(
+                f"observations {parts[0]} go up to 255 and are read as they are: "
+                "--normalize_observations true scales them"
+            )
+    if params["torso"] != "mlp":
+        parts = [leaf for leaf in leaves(space).values() if _is_large(leaf)]
+        parts = [leaf["dtype"] for leaf in parts if len(leaf["shape"]) > 1]
+        if wrong := [dtype for dtype in parts if dtype != "uint8"]:
+            lines.append(
+                f"images go up to 255 and are {wrong[0]}, which are read as they are: give them as "
+                "uint8, or as numbers from 0 to 1"
+            )
+    unused = {
+        "network.hidden_sizes": params["torso"] != "mlp",
+        "network.activation": params["torso"] != "mlp",
+        "network.core_size": params["core"] == "none",
+    }
+    if config.algorithm_config["policy_and_network"]["type"] == IMPALA_POLICY:
+        lines += [
+            f"{path} is not used: the torso is {params['torso']}, the core {params['core']}"
+            for path, is_unused in unused.items()
+            if is_unused and config.is_changed(path)
+        ]
+    action = spaces["action"]
+    if action["type"] == "Box" and not config.collect_env_params["scale_actions"]:
+        low, high = (_numbers(action[bound]) for bound in ("low", "high"))
+        if max(low) > -1.0 or min(high) < 1.0:
+            lines.append(
+                f"actions are only clipped to their bounds, {action['low']} to {action['high']}, "
+                "and a new policy's are about -1 to 1: --scale_actions true scales them"
+            )
+    return [f"warning: {line}" for line in lines]
+
+
+def _is_large(leaf):
+    """Whether numbers of a part go up to 255, as those of images and of memory do."""
+    return leaf["type"] == "Box" and max(_numbers(leaf["high"])) == 255.0
+
+
+def _numbers(bound):
+    """The bounds in a description as numbers; of a digest nothing is known."""
+    if isinstance(bound, str) and bound.startswith("sha256:"):
+        return [float("nan")]
+    return [float(value) for value in (bound if isinstance(bound, list) else [bound])]
 
 
 def described(config, spaces):
@@ -75,6 +129,8 @@ def described(config, spaces):
     if spaces["action"]["type"] == "Box":
         scaled = config.collect_env_params["scale_actions"]
         action += f" {'scaled' if scaled else 'clipped'} to its bounds"
+    if spaces["action_mask"]:
+        action += " with a mask"
     return f"observation {observation}, action {action}, network {name}"
 
 

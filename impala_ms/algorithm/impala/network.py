@@ -7,7 +7,6 @@ the baseline's value.
 import math
 
 import mindspore as ms
-import numpy as np
 from mindspore import nn, ops
 
 from impala_ms.algorithm.impala.checks import check_width, make_torso
@@ -224,7 +223,13 @@ class Torso(nn.Cell):
         """Features of a batch of observations."""
         parts = observation if isinstance(observation, tuple) else (observation,)
         if self.single:
-            return self.whole(parts[0])
+            features = self.whole(parts[0])
+            if features.shape[-1] != self.outputs:
+                raise ValueError(
+                    f"the torso returned {features.shape[-1]} features, but its attribute outputs "
+                    f"says {self.outputs}"
+                )
+            return features
         columns, network = (), 0
         for i in range(len(self.choices)):
             if self.images and self.images[i]:
@@ -243,7 +248,7 @@ def numbers_to_normalize(observation_space, torso):
 
     Args:
         observation_space: Description of the space.
-        torso: Name of the torso; of parts with two dimensions or more, ``mlp`` has floats scaled.
+        torso: Name of the torso; for ``mlp`` no part is an image.
 
     Returns:
         A list with the number of elements of each part; 0 for an image or a choice.
@@ -253,8 +258,8 @@ def numbers_to_normalize(observation_space, torso):
     """
     sizes = []
     for leaf in leaves(observation_space).values():
-        shape, dtype = leaf_array(leaf)
-        image = len(shape) > 1 and (torso != "mlp" or np.dtype(dtype).kind != "f")
+        shape = leaf_array(leaf)[0]
+        image = len(shape) > 1 and torso != "mlp"
         sizes.append(0 if image or leaf["type"] != "Box" else math.prod(shape))
     if not any(sizes):
         raise ConfigError(

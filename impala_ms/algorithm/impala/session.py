@@ -21,6 +21,7 @@ from impala_ms.algorithm.impala.choices import (
     described,
     seen_space,
     settle_torso,
+    warnings,
 )
 from impala_ms.algorithm.impala.exchange import BYE, ERROR, ActorExchange, LearnerExchange, encode
 from impala_ms.algorithm.impala.roster import REFUSED_IN_A_ROW
@@ -75,6 +76,11 @@ def make_policy(config, spaces):
     )
     policy = network(*arguments, **options, **params)
     check_policy(policy, name, params["core"])
+    if params["separate_baseline"] and not hasattr(policy, "baseline_torso"):
+        raise ConfigError(
+            f"network.separate_baseline is true, but the network {name} has no baseline_torso: "
+            "set it to false"
+        )
     if normalize and getattr(policy, "normalizer", None) is None:
         raise ConfigError(
             f"network.normalize_observations is true, but the network {name} does not do that: "
@@ -83,7 +89,21 @@ def make_policy(config, spaces):
     return policy
 
 
-def begin_with(config, learner):
+def check_actions(state, spaces, path):
+    """Refuse a checkpoint of a policy for other actions, though its weights may fit.
+
+    Raises:
+        CheckpointError: If the action space is another; older checkpoints do not say theirs.
+    """
+    there = state.get("spaces", spaces)["action"]
+    if there != spaces["action"]:
+        raise checkpoint.CheckpointError(
+            f"the checkpoint {path} is of a policy for the actions {there}, and those here are "
+            f"{spaces['action']}: give an environment with the same actions"
+        )
+
+
+def begin_with(config, learner, spaces):
     """Give a new run the weights of a checkpoint, or of the newest one in a run folder.
 
     Raises:
@@ -97,7 +117,10 @@ def begin_with(config, learner):
         path, (saved, state) = source, checkpoint.load(source)
     here = {parameter.name: parameter for parameter in learner.policy.get_parameters()}
     checkpoint.restore(here, checkpoint.of_network(saved, state), path)
-    check_kept(config, state["config"], f"the weights of {path} are taken, but there")
+    check_actions(state, spaces, path)
+    bounded = spaces["action"]["type"] == "Box"
+    without = () if bounded else ("collect_env.scale_actions",)
+    check_kept(config, state["config"], f"the weights of {path} are taken, but there", without)
     return path
 
 
@@ -242,7 +265,7 @@ class IMPALASession(compat.Session):
         """Network, saved state, first weights to the actors, compiled step."""
         config, params, job, exchange = self.config, self.params, self.job, self.learner_exchange
         set_seed(params["seed"] % 2**32)  # of the first weights; actors get theirs from here
-        if line := settle_torso(config, spaces):
+        for line in [*settle_torso(config, spaces), *warnings(config, spaces)]:
             logger.info(line)
             job.console.write(f"{line}\n")
         policy = make_policy(config, spaces)
@@ -253,10 +276,11 @@ class IMPALASession(compat.Session):
         if config.resume:
             path, saved, state = checkpoint.latest(job.checkpoints)
             checkpoint.restore(learner.parameters_dict(), saved, path)
+            check_actions(state, spaces, path)
             job.wall_time_before_s = state["wall_time_s"]
             logger.info("resumed from %s", path)
         elif params["init_from"]:
-            begun_with = begin_with(config, learner)
+            begun_with = begin_with(config, learner, spaces)
             job.console.write(f"the first weights are those of {begun_with}\n")
         size = sum(parameter.size for parameter in policy.get_parameters())
         job.console.write(f"{described(config, spaces)}, {size:,} weights\n")
@@ -279,6 +303,7 @@ class IMPALASession(compat.Session):
             batches=batches,
             recorder=recorder,
             sinks=None,
+            spaces=spaces,
             job=job,
             partner=partner,
             best_return=state.get("best_return"),
@@ -338,6 +363,7 @@ class IMPALASession(compat.Session):
             # what has not become a whole batch by now is left over
             "env_steps_dropped": self.trainer.env_steps_waiting() + recorder.env_steps_dropped,
             "episodes": recorder.episodes.count,
+            "best_eval_return": self.trainer.best_return,
             "updates": recorder.updates,
             "episode_return_mean": recorder.episodes.return_mean,
             "checkpoint": str(saved) if saved else None,

@@ -123,7 +123,8 @@ class IMPALATrainer(compat.Trainer):
 
     Args:
         msrl: Has ``learner`` (``IMPALALearner``), ``exchange`` (``LearnerExchange``, begun),
-            ``batches``, ``recorder``, ``sinks``, ``job`` (``impala_ms.session.Run``),
+            ``batches``, ``recorder``, ``sinks``, ``spaces`` (of the environment), ``job``
+            (``impala_ms.session.Run``),
             ``best_return`` (of a resumed run) and with N = 1 ``partner``, the ``ActorTrainer``
             of the same process, else None.
         params: ``trainer_params``, ``action_repeat``, ``actors``.
@@ -351,7 +352,7 @@ class IMPALATrainer(compat.Trainer):
         name = checkpoint.file_name(self.recorder.updates)
         parameters = self.learner.named_parameters()
         network = [parameter.name for parameter in self.learner.weights.parameters]
-        state = self.state() | {"network": network}
+        state = self.state() | {"network": network, "spaces": self.msrl.spaces}
         self.saved = checkpoint.save(self.job.checkpoints, name, parameters, state)
         self.saved_updates = self.recorder.updates
         checkpoint.prune(self.job.checkpoints, self.params["checkpoints_kept"])
