@@ -27,7 +27,13 @@ WINDOW_FROM_S = 25.0  # this and the window's end as the peers' runner has them
 REPEATED = 4  # frames of Pong an action is repeated for
 LEARNED = re.compile(r"\[([\d-]+ [\d:]+),\d+\].*Total num frames: (\d+)\.")
 FOREIGN_CORES = 0.2  # more than that of other processes, and the run is worthless
-PEERS = {"sf": "Sample Factory", "rllib": "RLlib"}
+PEERS = {
+    "sf": "Sample Factory",
+    "rllib": "RLlib",
+    "sb3": "stable-baselines3 PPO",
+    "puffer": "PufferLib PPO",
+}
+WORKS = {("sb3", "cartpole-solve"): "ppo-solve"}  # names of the peers' runner that differ
 
 
 def throughput(arguments, seed, folder, *options, config="cartpole_throughput.yaml"):
@@ -160,7 +166,8 @@ def run_peer(arguments, measure, system, seed):
     seconds = measure.peer_s or arguments.seconds
     scripts, peers = arguments.peers_scripts.absolute(), arguments.peers.absolute()
     command = [sys.executable, scripts / "run.py", peers, system]
-    command += [measure.work, "--seed", str(seed), "--seconds", str(seconds)]
+    work = WORKS.get((system, measure.work), measure.work)
+    command += [work, "--seed", str(seed), "--seconds", str(seconds)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=common.ENVIRONMENT)
     if not done.stdout.strip():
         return None
