@@ -531,8 +531,6 @@ class _Draft:
         given = config.to_json()
         names = (*SECTIONS, "algorithm_config")
         self.put_all({name: given[name] for name in names}, str(file))
-        for path in config.following:
-            self.values[path] = None
         self.chosen = dict(config.chosen)
 
     def _entries(self, name: str, entries: Any, origin: str) -> Iterable[tuple[str, Any]]:
@@ -601,6 +599,10 @@ class _Draft:
             try:
                 self.run = Config.read(file)
                 self.put_config(self.run, file)
+                for path in self.run.following:
+                    followed = path.replace("eval_env", "collect_env")
+                    if self.values.get(path) == self.values.get(followed):  # nobody has edited it
+                        self.values[path] = None
             except ConfigError as error:
                 self.problems.append(f"--resume: {error}")
         self.resume = folder

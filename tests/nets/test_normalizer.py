@@ -112,7 +112,7 @@ def test_without_a_new_row_the_statistics_keep_their_bits():
 MIXED = {
     "type": "Dict",
     "spaces": {
-        "image": box(8, 8, dtype="uint8"),
+        "image": box(24, 24, dtype="uint8"),
         "kind": {"type": "Discrete", "n": 3, "start": 0},
         "speed": box(2),
     },
@@ -123,13 +123,18 @@ def make_policy(space, **settings):
     return IMPALAPolicy(space, Categorical(2), normalize_observations=True, **settings)
 
 
-def test_only_numbers_are_normalized():
+def test_images_and_choices_are_not_normalized():
     policy = make_policy(MIXED)
     assert policy.normalizer.sizes == (0, 0, 2)
-    assert make_policy(box(2, 3)).normalizer.sizes == (6,)
-    for space in (box(8, 8, dtype="uint8"), {"type": "Discrete", "n": 3, "start": 0}):
+    for space in (box(24, 24, dtype="uint8"), {"type": "Discrete", "n": 3, "start": 0}):
         with pytest.raises(ConfigError, match="normalize_observations is true, but"):
             make_policy(space)
+
+
+def test_for_an_mlp_every_box_holds_numbers():
+    assert make_policy(box(2, 3)).normalizer.sizes == (6,)
+    assert make_policy(box(10, 10, 3, dtype="uint8")).normalizer.sizes == (300,)
+    assert make_policy(MIXED, torso="mlp").normalizer.sizes == (24 * 24, 0, 2)
 
 
 def test_statistics_travel_with_the_weights_and_are_not_trained():

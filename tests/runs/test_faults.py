@@ -296,7 +296,8 @@ class TestOneRank:
         run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, fails_at_step: 37}", *options)
         assert_failed(run, 2, "ValueError: the wheel came off at step 37")
         text = last_traceback(run.log(2))
-        assert "\nValueError: the wheel came off\nat step 37\nin step 37 of its episode, " in text
+        assert "\nValueError: the wheel came off\nat step 37\nin step " in text
+        assert re.search(r"^in step \d+ of its episode, environment \d of 4 ", text, re.MULTILINE)
 
     @MODES
     def test_step_37_leaves(self, start, options):
@@ -340,10 +341,17 @@ class TestOneRank:
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.mpi)])
 def test_an_unknown_environment(start, ranks):
+    """It is found before anything is made; one that a module does not register, by an actor."""
     run = start(ranks, *FOR_EVER, "--env", "CartPol-v1")
+    assert run.wait() == 2
+    assert len(run.lines) == 1
+    assert run.lines[0].startswith("there is no environment 'CartPol-v1'; near it are CartPole-v1")
+    assert not run.run_dir.exists()
+
+    run = start(ranks, *FOR_EVER, "--env", "tests.runs.plugins:Troubld-v0")
     assert run.wait() == 1
     assert seconds_since_failure(run, ranks - 1) < OVER_S
-    assert "there is no environment 'CartPol-v1'; near it are CartPole-v1" in run.lines[-1]
+    assert "there is no environment 'Troubld-v0'" in run.lines[-1]
     assert run.lines[-1].startswith("failed: ")
     assert "MakeError" not in run.lines[-1]  # the message says it all
 
