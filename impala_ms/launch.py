@@ -799,8 +799,9 @@ def conclusion(
     if score is not None:
         reached += f", return {score:.1f} (mean of the last 20 episodes)"
     elif (episodes := status.get("episodes")) is not None:
-        ended = "none" if not episodes else f"only {episodes}"
-        reached += f", no return: it is the mean of 20 episodes, and {ended} ended"
+        ended = f"only {episodes} ended" if episodes else "none ended"
+        ended = ended if episodes < 20 else "fewer ended since the run was resumed"
+        reached += f", no return: it is the mean of 20 episodes, and {ended}"
     if (best := status.get("best_eval_return")) is not None:
         reached += f"; best evaluation {best:.1f} (evaluate --checkpoint best)"
     places = _places(run_dir, argv[1], status.get("checkpoint"))
