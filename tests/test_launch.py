@@ -163,6 +163,21 @@ class TestExitCode:
         assert not any("curves" in line for line in job.lines)  # there are none
         assert line_with(job, "checkpoint  ").endswith("run/checkpoints/9")
 
+    @pytest.mark.parametrize(
+        ("episodes", "says"),
+        [(0, "none ended"), (7, "only 7 ended"), (52, "fewer ended since the run was resumed")],
+    )
+    def test_finished_says_why_there_is_no_return(self, start, episodes, says):
+        job = start(f"write_status(state='finished', env_steps=5, episodes={episodes})", 1)
+        assert job.wait() == 0
+        said = f", no return: it is the mean of 20 episodes, and {says}"
+        assert line_with(job, "finished").endswith(said)
+
+    def test_finished_names_the_best_evaluation(self, start):
+        job = start("write_status(state='finished', best_eval_return=481.25)", 1)
+        assert job.wait() == 0
+        assert "; best evaluation 481.2 (evaluate --checkpoint best)" in line_with(job, "finished")
+
     def test_failed_says_why_in_the_last_line(self, start):
         job = start("write_status(state='failed', exit_code=1, message='rank 2: KeyError: 7')", 1)
         assert job.wait() == 1
