@@ -11,6 +11,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import ops
 
+from impala_ms.ops.vtrace import as_tensor
+
 FORBIDDEN = float(np.finfo(np.float32).min)  # a logit
 LOG_STD_RANGE = -5.0, 2.0  # of a Gaussian policy
 
@@ -84,7 +86,7 @@ class Categorical:
         Returns:
             ``[N]`` int32 actions.
         """
-        return ops.argmax(logits + noise, -1).astype(ms.int32)
+        return ops.argmax(as_tensor(logits) + as_tensor(noise), -1).astype(ms.int32)
 
     def log_prob(self, logits, action):
         """Log probability of actions.
@@ -98,7 +100,7 @@ class Categorical:
         """
         # Not logsumexp: the bits of MindSpore's log depend on how the runtime shares the work among
         # threads, which it tries out while it runs; a run could not be repeated bit for bit.
-        log_probs = ops.log_softmax(logits, -1)
+        log_probs, action = ops.log_softmax(as_tensor(logits), -1), as_tensor(action, ms.int32)
         return ops.squeeze(ops.gather_elements(log_probs, -1, ops.expand_dims(action, -1)), -1)
 
     def entropy(self, logits):
@@ -112,7 +114,8 @@ class Categorical:
         """
         # e^-100 is next to nothing in float32. Without a bound the gradient of a forbidden action,
         # its log probability times a cost, overflows for a cost above 1.
-        log_probs = ops.maximum(ops.log_softmax(logits, -1), ms.Tensor(-100.0, ms.float32))
+        log_probs = ops.log_softmax(as_tensor(logits), -1)
+        log_probs = ops.maximum(log_probs, ms.Tensor(-100.0, ms.float32))
         return -(ops.exp(log_probs) * log_probs).sum(-1)
 
 
@@ -197,18 +200,19 @@ class DiagonalGaussian:
 
     def _split(self, parameters):
         low, high = LOG_STD_RANGE
+        parameters = as_tensor(parameters)
         log_std = ops.clamp(parameters[..., self.size :], low, high)
         return parameters[..., : self.size], log_std
 
     def _split_for_return(self, parameters):
         """The same; a gradient passes where the deviation is held, so that it can come back."""
         mean, log_std = self._split(parameters)
-        raw = parameters[..., self.size :]
+        raw = as_tensor(parameters)[..., self.size :]
         return mean, raw + ops.stop_gradient(log_std - raw)
 
     def encode(self, action):
         """``[N, *action_shape]`` to ``[N, size]``, held within -10 … 10."""
-        return ops.clamp(action.reshape((action.shape[0], self.size)), -10.0, 10.0)
+        return ops.clamp(as_tensor(action).reshape((action.shape[0], self.size)), -10.0, 10.0)
 
     def noise(self, rng, shape):
         """``[*shape, size]`` float32, standard normal."""
@@ -217,7 +221,7 @@ class DiagonalGaussian:
     def sample(self, parameters, noise):
         """``[N, *action_shape]`` float32; noise of zeros gives the mean."""
         mean, log_std = self._split(parameters)
-        action = mean + ops.exp(log_std) * noise
+        action = mean + ops.exp(log_std) * as_tensor(noise)
         return action.reshape((action.shape[0], *self.action_shape))
 
     def log_prob(self, parameters, action):
@@ -227,7 +231,7 @@ class DiagonalGaussian:
         would drive it further out, does not.
         """
         mean, log_std = self._split_for_return(parameters)
-        distance = (action.reshape(mean.shape) - mean) * ops.exp(-log_std)
+        distance = (as_tensor(action).reshape(mean.shape) - mean) * ops.exp(-log_std)
         each = -0.5 * ops.square(distance) - log_std - 0.5 * math.log(2.0 * math.pi)
         return each.sum(-1)
 
@@ -239,9 +243,10 @@ class DiagonalGaussian:
 
 def one_hot(index, size):
     """``[...]`` integers to ``[..., size]`` float32."""
-    return (ops.expand_dims(index, -1) == ops.arange(size)).astype(ms.float32)
+    return (ops.expand_dims(as_tensor(index, ms.int32), -1) == ops.arange(size)).astype(ms.float32)
 
 
 def mask_logits(logits, allowed):
     """Forbidden actions get probability 0; entropy and gradients stay finite."""
-    return ops.where(allowed, logits, ops.full_like(logits, FORBIDDEN))
+    logits = as_tensor(logits)
+    return ops.where(as_tensor(allowed, ms.bool_), logits, ops.full_like(logits, FORBIDDEN))

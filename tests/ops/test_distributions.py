@@ -351,3 +351,25 @@ def test_a_deviation_that_is_held_can_come_back_by_the_policy_but_not_leave_by_e
 
     assert ms.grad(log_prob)(parameters).asnumpy()[0, 1] == pytest.approx(-1.0)
     assert ms.grad(entropy)(parameters).asnumpy()[0, 1] == 0.0
+
+
+@pytest.mark.parametrize(
+    "distribution", [Categorical(3), MultiCategorical([2, 3]), DiagonalGaussian((2,))]
+)
+def test_arrays_are_taken_as_tensors_are(distribution):
+    rng = np.random.default_rng(0)
+    parameters = rng.normal(size=(4, distribution.num_parameters)).astype(np.float32)
+    noise = distribution.noise(rng, (4,))
+    action = distribution.sample(parameters, noise).asnumpy()
+    calls = {
+        "sample": (parameters, noise),
+        "log_prob": (parameters, action),
+        "entropy": (parameters,),
+        "encode": (action,),
+    }
+    if hasattr(distribution, "mask"):
+        calls["mask"] = parameters, rng.random(parameters.shape) < 0.7
+    for name, arrays in calls.items():
+        method = getattr(distribution, name)
+        tensors = method(*map(ms.Tensor, arrays)).asnumpy()
+        np.testing.assert_array_equal(method(*arrays).asnumpy(), tensors)
