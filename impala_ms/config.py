@@ -639,7 +639,7 @@ class _Draft:
                 elif id != self.default_id:
                     self.chosen[path] = f"no setting of its own is known for {id}"
         needed = {path for values in self.automatic.values() for path in values}
-        for path in sorted(needed - {"network.torso"}):  # which goes by the observations
+        for path in sorted(needed - {"network.torso"}):  # that is chosen later, by observations
             if self.values.get(path, "") is None:
                 self.problems.append(f"{path} is None, and automatic has no value for it ({kind})")
 

@@ -57,8 +57,14 @@ def settle_torso(config, spaces):
     return [f"chosen, since {why}: network.torso {params['torso']}"] * (why != NO_IMAGES)
 
 
-def warnings(config, spaces):
-    """What may well be a mistake, a line each: settings that are accepted and do little."""
+def warnings(config, spaces, has_step_limit=True):
+    """What may well be a mistake, a line each: settings that are accepted and do little.
+
+    Args:
+        config: ``Config``, its torso settled.
+        spaces: Of the environment.
+        has_step_limit: Whether the environment that is learned from has a time limit.
+    """
     params, space = config.network_params, seen_space(spaces)
     lines = []
     images = images_in(space)
@@ -101,6 +107,14 @@ def warnings(config, spaces):
                 f"actions are only clipped to their bounds, {action['low']} to {action['high']}, "
                 "and a new policy's are about -1 to 1: --scale_actions true scales them"
             )
+    evaluation, id = config.eval_env_params, config.collect_env_params["id"]
+    unlimited = evaluation["max_episode_steps"] is None and not has_step_limit
+    if config.trainer_params["eval_interval_updates"] and unlimited and evaluation["id"] == id:
+        lines.append(
+            f"{id} has no time limit: an evaluation episode is cut off after "
+            f"{config.trainer_params['eval_max_steps']:,} steps (trainer.eval_max_steps); "
+            "eval_env.max_episode_steps sets a limit"
+        )
     return [f"warning: {line}" for line in lines]
 
 

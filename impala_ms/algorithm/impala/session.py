@@ -265,7 +265,8 @@ class IMPALASession(compat.Session):
         """Network, saved state, first weights to the actors, compiled step."""
         config, params, job, exchange = self.config, self.params, self.job, self.learner_exchange
         set_seed(params["seed"] % 2**32)  # of the first weights; actors get theirs from here
-        for line in [*settle_torso(config, spaces), *warnings(config, spaces)]:
+        chosen = settle_torso(config, spaces)
+        for line in [*chosen, *warnings(config, spaces, exchange.has_step_limit())]:
             logger.info(line)
             job.console.write(f"{line}\n")
         policy = make_policy(config, spaces)
@@ -315,14 +316,6 @@ class IMPALASession(compat.Session):
         )
         if partner is not None:
             partner.msrl.meanwhile = trainer.while_evaluating
-        evaluation = config.eval_env_params
-        unlimited = evaluation["max_episode_steps"] is None and not exchange.has_step_limit()
-        if params["eval_interval_updates"] and unlimited and evaluation["id"] == collect["id"]:
-            job.console.write(
-                f"warning: {collect['id']} has no time limit: an evaluation episode is cut off "
-                f"after {params['eval_max_steps']:,} steps (trainer.eval_max_steps); "
-                "eval_env.max_episode_steps sets a limit\n"
-            )
         if nothing := nothing_left(recorder.env_steps, params["total_env_steps"]):
             job.console.write(f"{nothing}\n")
         elif not trainer.finished():

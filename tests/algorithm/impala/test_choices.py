@@ -85,6 +85,25 @@ def test_what_may_well_be_a_mistake_is_said(options, spaces, says):
     assert [line[: len(f"warning: {says}")] for line in lines] == [f"warning: {says}"] * bool(says)
 
 
+@pytest.mark.parametrize(
+    ("options", "has_step_limit", "warns"),
+    [
+        (("--eval_interval_updates=5",), False, True),
+        (("--eval_interval_updates=5",), True, False),
+        ((), False, False),
+        (("--eval_interval_updates=5", "--set=eval_env.max_episode_steps=9"), False, False),
+        (("--eval_interval_updates=5", "--set=eval_env.id=Acrobot-v1"), False, False),
+    ],
+)
+def test_an_evaluation_without_a_time_limit_is_said(options, has_step_limit, warns):
+    loaded = load("--env", "CliffWalking-v1", *options)
+    settle_torso(loaded, spaces_of(box(4)))
+    lines = warnings(loaded, spaces_of(box(4)), has_step_limit)
+    assert [line[:49] for line in lines] == (
+        ["warning: CliffWalking-v1 has no time limit: an ev"] if warns else []
+    )
+
+
 def test_the_start_says_what_is_seen_and_done():
     loaded = load("--core", "lstm")
     spaces = spaces_of(box(4), DISCRETE, mask=2)
