@@ -65,9 +65,59 @@ def _prepare():
 
 
 _prepare()
-Actor = importlib.import_module("mindspore_rl.agent.actor").Actor
-Learner = importlib.import_module("mindspore_rl.agent.learner").Learner
-Trainer = importlib.import_module("mindspore_rl.agent.trainer").Trainer
-Session = importlib.import_module("mindspore_rl.core.session").Session
-COLLECT = importlib.import_module("mindspore_rl.agent.trainer").COLLECT
-EVAL = importlib.import_module("mindspore_rl.agent.trainer").EVAL
+_actor = importlib.import_module("mindspore_rl.agent.actor")
+_learner = importlib.import_module("mindspore_rl.agent.learner")
+_trainer = importlib.import_module("mindspore_rl.agent.trainer")
+_session = importlib.import_module("mindspore_rl.core.session")
+COLLECT, EVAL = _trainer.COLLECT, _trainer.EVAL
+Learner = _learner.Learner
+
+
+class Actor(_actor.Actor):
+    """MindSpore RL's actor, by the methods of the subclass: ``play`` and ``choose``."""
+
+    def act(self, phase, params):
+        """Play one unroll into ``params``, which is returned; ``phase`` is ignored."""
+        self.play(params)
+        return params
+
+    def get_action(self, phase, params):
+        """Actions for the stream ``params``: the likeliest in the phase EVAL, else a sample."""
+        return self.choose(params, greedy=phase == EVAL)
+
+
+class Trainer(_trainer.Trainer):
+    """MindSpore RL's trainer, around a plain loop.
+
+    Args:
+        msrl: What the loop is made with.
+        params: ``trainer_params``.
+    """
+
+    loop_type = None  # of the subclass
+
+    def __init__(self, msrl, params):
+        super().__init__(msrl)
+        self.loop = self.loop_type(msrl, params)
+
+    def train(self, episodes=0, callbacks=None, ckpt_path=None):
+        """Run the loop to its end, which the configuration says; the arguments are refused."""
+        given = {"episodes": episodes, "callbacks": callbacks, "ckpt_path": ckpt_path}
+        if wrong := [name for name, value in given.items() if value]:
+            raise ValueError(
+                f"train() was given {wrong[0]}, which it does not use: total_env_steps says when "
+                "training ends, and --resume takes a run's checkpoint"
+            )
+        self.loop.run()
+
+    def train_one_episode(self):
+        """One turn of the loop: an update, or an unroll."""
+        return self.loop.turn()
+
+
+class Session(_session.Session):
+    """MindSpore RL's session, by the method ``play`` of the subclass."""
+
+    def run(self, class_type=None, is_train=True, episode=0, duration=0):
+        """Play the part of this rank until the run ends; the arguments are ignored."""
+        self.play()

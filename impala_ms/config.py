@@ -33,6 +33,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from impala_ms.cluster import topology
 from impala_ms.cpus import usable_cores
 from impala_ms.envs import ids
 from impala_ms.errors import describe, text_of
@@ -89,6 +90,11 @@ class Config:
     def unrolls_per_batch(self) -> int:
         """S, the number of unrolls, of ``num_envs`` environments each, in one batch."""
         return int(self.trainer_params["batch_size"] // self.collect_env_params["num_envs"])
+
+    @property
+    def places(self) -> list[topology.Place]:
+        """What each rank is; with one process, what the two are that it plays."""
+        return topology.star_of_unrolls(self.actors + 1)
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as plain JSON, for `from_json`; classes become references."""

@@ -1,6 +1,6 @@
-"""How many cores there are for this process, and how many ranks share its host.
+"""How many cores there are for this process.
 
-Input: the kernel's files, and what MPI says to a process of itself. Output: numbers.
+Input: the kernel's files. Output: a number.
 """
 
 from __future__ import annotations
@@ -9,11 +9,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-
-RANKS_OF_HOST = (
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH
-)
 
 
 def usable_cores(root: str | Path = "/") -> int:
@@ -52,12 +47,4 @@ def quota_of(folder: Path) -> float | None:
             quota, period = map(int, " ".join((folder / n).read_text() for n in names).split())
             if quota > 0:  # -1: none
                 return quota / period
-    return None
-
-
-def ranks_here() -> tuple[int, int] | None:
-    """``(number among the ranks of this host, how many these are)``, or None without MPI."""
-    for number, count in RANKS_OF_HOST:
-        with contextlib.suppress(KeyError, ValueError):
-            return int(os.environ[number]), int(os.environ[count])
     return None

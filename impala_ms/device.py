@@ -11,7 +11,7 @@ import sys
 
 import psutil
 
-from impala_ms.cpus import ranks_here
+from impala_ms.cluster.place import ranks_here
 from impala_ms.lean import import_mindspore
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,10 @@ MINDSPORE_CALLS = re.compile(r"\s-{9,}\s+- C\+\+ Call Stack.*", re.DOTALL)
 GRAPH_LINE = re.compile(r"# \d+ In file (\S+?:\d+)")
 
 
+class RunError(RuntimeError):
+    """Ends the run; its text is the reason that the user is told."""
+
+
 def add_note(error: BaseException, note: str) -> None:
     """Say where ``error`` came from without changing what it is, on Python 3.10 too."""
     if hasattr(error, "add_note"):

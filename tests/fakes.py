@@ -78,7 +78,7 @@ def linear_net(observation_shape, num_actions):
     import mindspore as ms
     from mindspore import nn, ops
 
-    from impala_ms.algorithm.impala.checks import check_policy
+    from impala_ms.agents.checks import check_policy
     from impala_ms.ops.distributions import Categorical
 
     class LinearNet(nn.Cell):

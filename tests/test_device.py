@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from impala_ms import cpus, device
+from impala_ms.cluster import place
 
 CORES = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core")
@@ -98,7 +99,7 @@ def test_ranks_of_this_host(monkeypatch, environment, wanted):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert cpus.ranks_here() == wanted
+    assert place.ranks_here() == wanted
 
 
 @pytest.fixture

@@ -11,49 +11,49 @@ PACKAGE = Path(__file__).resolve().parent.parent / "impala_ms"
 HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool"}
 
 # What each layer may import beside the standard library: other packages, and layers.
+BASE = {"config", "cpus", "errors", "imports", "seeds", "spaces", "trajectory"}
 ALLOWED = {
-    "trajectory": ({"numpy"}, set()),
-    "config": ({"numpy", "yaml"}, {"cpus", "envs", "errors", "imports"}),
     "errors": (set(), set()),
     "cpus": (set(), set()),
     "imports": (set(), set()),
     "logs": (set(), set()),
+    "seeds": ({"numpy"}, set()),
+    "spaces": ({"numpy"}, set()),
+    "frames": ({"numpy"}, set()),
+    "trajectory": ({"numpy"}, set()),
+    "replay": ({"numpy"}, set()),
     "metrics": ({"numpy", "tensorboardX"}, set()),
+    "comm": ({"numpy"}, set()),
+    "cluster": ({"numpy"}, {"comm", "errors", "trajectory"}),
+    "config": ({"numpy", "yaml"}, {"cluster", "cpus", "envs", "errors", "imports"}),
+    "envs": ({"gymnasium", "envpool", "numpy"}, {"cluster", "cpus", "errors", "imports"}),
     "ops": ({"mindspore", "numpy"}, set()),
     "nets": ({"mindspore", "numpy"}, {"ops"}),
-    "envs": ({"gymnasium", "envpool", "numpy"}, {"cpus", "errors", "imports"}),
-    "comm": ({"numpy"}, set()),
     "checkpoint": ({"mindspore", "numpy"}, {"config"}),
-    "device": ({"psutil"}, {"cpus", "lean"}),
+    "device": ({"psutil"}, {"cluster", "lean"}),
     "lean": ({"mindspore"}, set()),
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
+    "agents": (
+        {"mindspore", "numpy"},
+        {*BASE, "checkpoint", "compat", "envs", "frames", "nets", "ops"},
+    ),
+    "roles": (
+        {"numpy"},
+        {*BASE, "agents", "checkpoint", "cluster", "compat", "device", "envs", "lean", "metrics"}
+        | {"replay"},
+    ),
+    "process": (
+        set(),
+        {"cluster", "comm", "config", "cpus", "device", "errors", "imports", "logs", "metrics"},
+    ),
     "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
     "doctor": ({"ale_py", "requirements"}, {"config", "cpus", "envs", "launch"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
     "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
-    "session": (
-        {"numpy"},
-        {
-            "checkpoint",
-            "comm",
-            "config",
-            "cpus",
-            "device",
-            "envs",
-            "errors",
-            "imports",
-            "lean",
-            "logs",
-            "metrics",
-            "nets",
-            "ops",
-            "trajectory",
-        },
-    ),
 }
 ALGORITHM = (
     {"mindspore", "numpy"},
-    {*ALLOWED, "algorithm"} - {"launch", "doctor", "__main__"},
+    {*ALLOWED, "algorithm"} - {"process", "launch", "doctor", "__main__"},
 )
 EXCEPTIONS = {"comm/mpi.py": {"mpi4py"}}
 
@@ -102,8 +102,6 @@ def test_a_module_imports_only_what_its_layer_may(path):
         own = path.relative_to(PACKAGE).parts[1]
         others = {name.split(".")[2] for name in inside if name.startswith("impala_ms.algorithm.")}
         assert others <= {own}, "one algorithm never imports another"
-    if layer == "session":
-        assert not any(name.startswith("impala_ms.algorithm.") for name in inside)
 
 
 def test_only_compat_imports_mindspore_rl():
@@ -147,11 +145,12 @@ def loaded_by(*names):
     ("names", "loaded"),
     [
         (
-            ["impala_ms.config", "impala_ms.launch", "impala_ms.session", "impala_ms.device"],
+            ["impala_ms.config", "impala_ms.launch", "impala_ms.process", "impala_ms.device"],
             "[] 1",
         ),
         (["impala_ms.algorithm.impala.config"], "[] 1"),
         (["impala_ms.trajectory", "impala_ms.metrics.recorder"], "['numpy'] 1"),
+        (["impala_ms.cluster.hub", "impala_ms.cluster.rounds"], "['numpy'] 1"),
         (["impala_ms.comm.local", "impala_ms.envs.make"], "['numpy'] 1"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

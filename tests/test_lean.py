@@ -36,10 +36,11 @@ def test_nor_are_they_by_what_a_rank_does():
     loaded = run(
         "set_seed(1)\n"
         "from impala_ms import checkpoint, compat\n"
-        "from impala_ms.algorithm.impala import actor, learner, network, session, trainer\n"
+        "from impala_ms.agents import actor_critic, build\n"
+        "from impala_ms.roles import session\n"
         "print(*sys.modules)"
     )
-    assert "impala_ms.algorithm.impala.learner" in loaded
+    assert "impala_ms.agents.learner" in loaded
     assert not [m for m in loaded if m.startswith("mindspore.dataset")]
 
 
@@ -87,12 +88,12 @@ print(scipy.ndimage.gaussian_filter([0.0, 1.0, 0.0], 1.0).shape)
 def test_seeds_of_initial_weights(seeds):
     code = f"""
 import hashlib
-from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.agents.network import ActorCriticPolicy
 from impala_ms.ops.distributions import Categorical
 for seed in {seeds}:
     set_seed(seed)
     space = {{"type": "Box", "shape": [4], "dtype": "float32"}}
-    policy = IMPALAPolicy(space, Categorical(2), hidden_sizes=[8], activation="tanh")
+    policy = ActorCriticPolicy(space, Categorical(2), hidden_sizes=[8], activation="tanh")
     data = b"".join(p.asnumpy().tobytes() for p in policy.get_parameters())
     print(hashlib.sha256(data).hexdigest())
 """

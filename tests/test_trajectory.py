@@ -6,16 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from impala_ms.trajectory import (
-    ALIGNMENT_BYTES,
-    Batches,
-    TrajectorySpec,
-    leaf_array,
-    leaves,
-    non_finite,
-    push_frame,
-    stack_places,
-)
+from impala_ms.frames import push_frame, stack_places
+from impala_ms.spaces import leaf_array, leaves
+from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, non_finite
 
 BASE = {
     "unroll_length": 3,

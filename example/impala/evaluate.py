@@ -70,7 +70,7 @@ def main(argv=None):
 
 def evaluate(arguments):
     """``(returns [episodes], path of the checkpoint)``."""
-    from impala_ms.algorithm.impala import session
+    from impala_ms.agents import build
 
     config = of_run(arguments.run_dir)
     folder = arguments.run_dir / "checkpoints"
@@ -88,13 +88,13 @@ def evaluate(arguments):
         saved, state = checkpoint.load(path)
 
     device.use("CPU", 1)
-    environment = session.make_environment(config, "eval", 1, [0])
-    policy = session.make_policy(config, environment.spaces())
+    environment = build.make_environment(config, "eval", 1, [0])
+    policy = build.make_policy(config, environment.spaces())
     environment.close()
-    actor = session.make_actor(config, policy, None, None)
+    actor = build.make_actor(config, policy, None, None)
     names = {parameter.name: parameter for parameter in policy.get_parameters()}
     checkpoint.restore(names, checkpoint.of_network(saved, state), path)
-    returns = session.evaluate_policy(
+    returns = build.evaluate_policy(
         config, actor, episodes=arguments.episodes, greedy=arguments.greedy
     )
     return returns, path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
 
-from impala_ms.session import main
+from impala_ms.process import main
 
 if __name__ == "__main__":
     main("impala")

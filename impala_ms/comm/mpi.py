@@ -87,25 +87,26 @@ class MPITransport:
     concurrent = True
 
     def __init__(
-        self, communicator: Any = None, in_place_of: tuple[int, int] | None = None
+        self, communicator: Any = None, in_place_of: tuple[int, int, int] | None = None
     ) -> None:
         """Take part in a duplicate of the communicator, so that no message of others is seen.
 
         Args:
             communicator: None for all ranks of the job.
-            in_place_of: ``(rank, size)`` of a process that ``replace`` started; it talks to
-                rank 0 only, and takes no part in collectives.
+            in_place_of: ``(rank, size, hub)`` of a process that ``replace`` started: it talks only
+                to the hub that has started it, and takes no part in collectives.
         """
         self._comm = (communicator or MPI.COMM_WORLD).Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self.rank, self.size = in_place_of or (self._comm.Get_rank(), self._comm.Get_size())
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         # Where a peer is reached if not under its rank in the communicator.
         self._places: dict[int, tuple[Any, int]] = {}
         self._starting: list[MPIStarting] = []  # also those given up, which may still come
         self._awaited: dict[int, MPIStarting] = {}
         if in_place_of:
-            self._places[0] = MPI.Comm.Get_parent(), 0
-            self._places[0][0].Set_errhandler(MPI.ERRORS_RETURN)
+            self.rank, self.size, hub = in_place_of
+            self._places[hub] = MPI.Comm.Get_parent(), 0
+            self._places[hub][0].Set_errhandler(MPI.ERRORS_RETURN)
         self._given_up: list[Any] = []  # receives from processes that were replaced
         self._buffers: dict[int, NDArray[np.uint8]] = {}
         self._requests: dict[int, Any] = {}

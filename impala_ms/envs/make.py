@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from impala_ms.envs import atari, compat4, native
 from impala_ms.envs.errors import MakeError
 from impala_ms.envs.packages import installed, missing, pip_install, register
@@ -24,7 +22,7 @@ from impala_ms.envs.vector import VectorEnvironment
 from impala_ms.errors import add_note, one_line
 from impala_ms.imports import import_file, import_named
 
-__all__ = ["MakeError", "VectorEnvironment", "episode_seeds", "frames_per_step", "make_vec"]
+__all__ = ["MakeError", "VectorEnvironment", "frames_per_step", "make_vec"]
 
 _log = logging.getLogger(__name__)
 
@@ -161,23 +159,6 @@ def frames_per_step(id: str, action_repeat: int | None) -> int:
     if action_repeat is not None:
         return action_repeat
     return atari.ACTION_REPEAT if atari.game_of(id) is not None else 1
-
-
-def episode_seeds(seed: int, epoch: int, rank: int, incarnation: int, num_envs: int) -> list[int]:
-    """Seeds for the environments of one actor.
-
-    Each is the lower 31 of the first 32 bits of ``SeedSequence((seed, epoch, rank, incarnation,
-    index))``, since many simulators keep a seed in a C int: another
-    seed of the run, another epoch (the run was resumed), rank, incarnation (the actor was
-    replaced) or environment is another stream, and the same five numbers are the same stream.
-
-    Returns:
-        ``num_envs`` integers in [0, 2**31).
-    """
-    sequences = [
-        np.random.SeedSequence((seed, epoch, rank, incarnation, index)) for index in range(num_envs)
-    ]
-    return [int(sequence.generate_state(1)[0]) & 0x7FFFFFFF for sequence in sequences]
 
 
 def _make_one(module: str, spec: Any) -> Any:

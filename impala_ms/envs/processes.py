@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from impala_ms.cpus import ranks_here, usable_cores
+from impala_ms.cluster.place import ranks_here
+from impala_ms.cpus import usable_cores
 from impala_ms.envs.errors import MakeError
 from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout
 from impala_ms.envs.sync import ColumnEnvironment, Columns, Singles

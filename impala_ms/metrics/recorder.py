@@ -39,7 +39,9 @@ class Recorder:
         self.updates = totals.get("updates", 0)
         self.updates_skipped = totals.get("updates_skipped", 0)
         self.env_steps = totals.get("env_steps", 0)
-        self.env_steps_dropped = totals.get("env_steps_dropped", 0)
+        # What waited for its turn when the run was saved is lost.
+        waited = totals.get("env_steps_waiting", 0)
+        self.env_steps_dropped = totals.get("env_steps_dropped", 0) + waited
         self.episodes = EpisodeMeter()
         self.episodes.count = totals.get("episodes", 0)
         self.evaluation: tuple[float, int] | None = None
@@ -67,16 +69,18 @@ class Recorder:
         """Count one update.
 
         Args:
-            statistics: Numbers of the update by column name.
+            statistics: Numbers of the update by column name; and ``applied``, whether the weights
+                were changed.
             lags: ``[S]`` policy lag of each unroll, updates.
             actor_waits: ``[S]`` share of its time that each unroll's actor waited.
             env_steps: Valid rows learned from.
         """
-        if np.isfinite(statistics["loss_total"] + statistics["gradient_norm"]):
+        if statistics["applied"]:
             self.updates += 1
             self.env_steps += env_steps
             for name, value in statistics.items():
-                self._means.setdefault(name, MeanMax()).add(value)
+                if name != "applied":
+                    self._means.setdefault(name, MeanMax()).add(value)
         else:
             self.updates_skipped += 1
             self.env_steps_dropped += env_steps

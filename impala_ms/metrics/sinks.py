@@ -193,15 +193,21 @@ class TensorBoardSink:
     two threads of ``SummaryWriter``, in which a full disk would go unnoticed.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], resumed_at: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        resumed_at: int | None = None,
+        columns: Iterable[str] = COLUMNS,
+    ) -> None:
         """Write events into ``directory``.
 
         Args:
             directory: Where the event file is made, at the first row.
             resumed_at: ``env_steps`` of the checkpoint that a resumed run starts from;
                 TensorBoard forgets what an earlier part of the run wrote after it.
+            columns: What of a row is written.
         """
-        self.directory = Path(directory)
+        self.directory, self.columns = Path(directory), list(columns)
         self._resumed_at = resumed_at
         self._queue: queue.SimpleQueue[tuple[float, Row] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -246,7 +252,8 @@ class TensorBoardSink:
                 events.write_event(Event(step=self._resumed_at + 1, session_log=start))
             while (item := self._queue.get()) is not None:
                 wall_time, row = item
-                values = [Summary.Value(tag=t, simple_value=v) for t, v in _scalars(row)]
+                pairs = _scalars(row, self.columns)
+                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in pairs]
                 step = int(row["env_steps"])
                 events.write_event(
                     Event(wall_time=wall_time, step=step, summary=Summary(value=values))
@@ -287,11 +294,11 @@ _SPEED = {
 }
 
 
-def _scalars(row: Row) -> list[tuple[str, float]]:
+def _scalars(row: Row, columns: Iterable[str]) -> list[tuple[str, float]]:
     """The tags and values of a row for TensorBoard."""
     return [
         (f"{_group(name)}/{name}", float(row[name]))
-        for name in COLUMNS
+        for name in columns
         if not _empty(row.get(name))
     ]
 

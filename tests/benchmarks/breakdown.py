@@ -11,10 +11,10 @@ import mindspore as ms
 import numpy as np
 
 from impala_ms import compat, config, device
-from impala_ms.algorithm.impala import session
-from impala_ms.algorithm.impala.actor import Stream
-from impala_ms.algorithm.impala.learner import IMPALALearner
-from impala_ms.envs.make import episode_seeds
+from impala_ms.agents import build
+from impala_ms.agents.actor import Stream
+from impala_ms.agents.actor_critic import VTraceLearner
+from impala_ms.seeds import episode_seeds
 from impala_ms.trajectory import Batches
 from tests.compiled import FunctionCell
 
@@ -48,13 +48,11 @@ def main():
     sizes = ["--num_envs", str(envs), "--batch_size", str(envs * unrolls)]
     settings = config.load("impala", [*rest, *sizes], None)
     device.use("CPU", arguments.threads)
-    environment = session.make_environment(
-        settings, "collect", envs, episode_seeds(1, 0, 1, 0, envs)
-    )
-    policy, learned = (session.make_policy(settings, environment.spaces()) for _ in range(2))
-    actor = session.make_actor(settings, policy, environment, np.random.default_rng(1))
-    spec = session.make_spec(settings, environment.spaces(), policy)
-    learner = IMPALALearner(learned, settings.learner_params, 1)
+    environment = build.make_environment(settings, "collect", envs, episode_seeds(1, 0, 1, 0, envs))
+    policy, learned = (build.make_policy(settings, environment.spaces()) for _ in range(2))
+    actor = build.make_actor(settings, policy, environment, np.random.default_rng(1))
+    spec = build.make_spec(settings, environment.spaces(), policy)
+    learner = VTraceLearner(learned, settings.learner_params, 1)
     steps = spec.unroll_length * envs
     print(f"T {spec.unroll_length}, E {envs}, S {unrolls}, compute threads {arguments.threads}\n")
 
@@ -79,7 +77,7 @@ def main():
 
 
 def act(clock, actor, spec, repeats):
-    """Time whole unrolls, then the parts of a step as ``IMPALAActor.act`` has them."""
+    """Time whole unrolls, then the parts of a step as ``PolicyActor.act`` has them."""
     _, unroll = spec.empty()
     for _ in range(repeats + 1):
         clock("unroll", actor.act, compat.COLLECT, unroll)
@@ -92,7 +90,7 @@ def act(clock, actor, spec, repeats):
 
 
 def learn(clock, learner, actor, batches, unroll, repeats):
-    """Time the parts of an update as ``IMPALALearner.learn`` has them."""
+    """Time the parts of an update as ``VTraceLearner.learn`` has them."""
     forward = FunctionCell(loss_of(learner))
     rate = new = ms.Tensor(0.0, ms.float32)  # the weights stay
     for version in range(repeats + 1):

@@ -142,7 +142,7 @@ def ours(kind, name, rows, threads):
     from mindspore import nn, ops
 
     from impala_ms import device
-    from impala_ms.algorithm.impala.learner import stacked
+    from impala_ms.agents.learner import stacked
     from impala_ms.nets.conv import Nature, Shallow
     from impala_ms.nets.lstm import LSTM
     from impala_ms.nets.resnet import ResNet

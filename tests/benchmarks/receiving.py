@@ -49,41 +49,39 @@ def unrolls(count):
 
 def rank(seconds):
     """One rank of the job."""
-    from impala_ms.algorithm.impala.exchange import BYE, ActorExchange, LearnerExchange, encode
+    from impala_ms.cluster.hub import Hub, Intake
+    from impala_ms.cluster.mailbox import Mailbox
+    from impala_ms.cluster.messages import BYE, encode
+    from impala_ms.cluster.spoke import Spoke
     from impala_ms.comm.mpi import MPITransport
 
     transport = MPITransport()
     if transport.rank:
-        exchange = ActorExchange(transport)
-        exchange.hello(SPACES)
-        exchange.begin(spec(), 2, SIZE)
-        ready = list(unrolls(2))
-        while not exchange.drain():
-            if (buffer := exchange.free_buffer()) is None:
-                time.sleep(1e-4)
-                continue
-            # its memory is that of an unroll filled before, so that sending is all there is to do
-            exchange.send_unroll(ready[0] if buffer[0] is not ready[0][0] else ready[1])
-        exchange.send(BYE, encode({}))
+        spoke = Spoke(Mailbox(transport))
+        spoke.hello(SPACES)
+        # filled before, so that sending is all there is to do
+        spoke.begin(unrolls(2), SIZE)
+        while turn := spoke.turn():
+            spoke.send_work(turn[1])
+        spoke.send(BYE, encode({}))
     else:
-        exchange = LearnerExchange(
-            transport, max_policy_lag=None, min_actors=1, start_timeout_s=60.0
-        )
-        exchange.await_hello(transport.size - 1, lambda: False)
+        hub = Hub(Mailbox(transport), range(1, transport.size), min_actors=1, start_timeout_s=60.0)
+        hub.await_hello(transport.size - 1, lambda: False)
         batches = Batches(spec(), 1)
-        exchange.begin(spec(), batches, SIZE, 0)
-        exchange.start()
-        rates = receive(exchange, batches, seconds)
-        exchange.stop()
+        hub.begin(Intake(spec(), batches, max_policy_lag=None, version=0), SIZE)
+        hub.publish(0, np.zeros(SIZE, np.float32))
+        hub.start()
+        rates = receive(hub, batches, seconds)
+        hub.stop()
         print(*rates, flush=True)
     transport.close()
 
 
-def receive(exchange, batches, seconds):
+def receive(hub, batches, seconds):
     """Batches per second, second by second, without the first one."""
     rates, count, until = [], 0, time.monotonic() + 1.0
     while len(rates) < seconds + 1:
-        batch = exchange.take(0.2)
+        batch = hub.take(0.2)
         if batch is not None:
             batches.give_back(batch)
             count += 1

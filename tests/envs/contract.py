@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from impala_ms.envs.make import episode_seeds
+from impala_ms.seeds import episode_seeds
 
 
 def play(env, steps, action=0):

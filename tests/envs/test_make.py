@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
-from impala_ms.envs.make import MakeError, episode_seeds, make_vec
+from impala_ms.envs.make import MakeError, make_vec
+from impala_ms.seeds import episode_seeds
 from tests import fakes  # registers Counting-v0
 from tests.envs.contract import EnvironmentContract, actions, play
 

@@ -8,6 +8,7 @@ from impala_ms.metrics.recorder import Recorder, rss_mb
 
 def update(recorder, *, loss=1.0, norm=1.0, lr=0.5, lags=(0,), waits=(0.0,), env_steps=10, **more):
     statistics = {"loss_total": loss, "gradient_norm": norm, "learning_rate": lr, **more}
+    statistics["applied"] = bool(np.isfinite(loss + norm))
     recorder.add_update(statistics, np.array(lags), np.array(waits, np.float32), env_steps)
 
 

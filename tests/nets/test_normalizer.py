@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.agents.network import ActorCriticPolicy
 from impala_ms.config import ConfigError
 from impala_ms.nets.normalizer import Normalizer
 from impala_ms.nets.weights import FlatWeights
@@ -120,7 +120,7 @@ MIXED = {
 
 
 def make_policy(space, **settings):
-    return IMPALAPolicy(space, Categorical(2), normalize_observations=True, **settings)
+    return ActorCriticPolicy(space, Categorical(2), normalize_observations=True, **settings)
 
 
 def test_images_and_choices_are_not_normalized():
@@ -152,7 +152,7 @@ def test_statistics_travel_with_the_weights_and_are_not_trained():
         if parameter.name.endswith("mean"):
             values[:] = [1.0, 2.0]
     flat.write(weights)
-    plain = IMPALAPolicy(box(2), Categorical(2))
+    plain = ActorCriticPolicy(box(2), Categorical(2))
     FlatWeights(plain.get_parameters()).write(
         np.concatenate([v.ravel() for p, v in flat.split(weights) if p.name in trained])
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mindspore import ops
 
-from impala_ms.ops import losses
+from impala_ms.agents import actor_critic as losses
 from impala_ms.ops import vtrace as module
 from impala_ms.ops.vtrace import clip_ratios, vtrace
 from tests.compiled import compiled, eager, one_by_one, to_tensor
@@ -284,7 +284,9 @@ def test_the_losses_take_arrays_too():
     reset = np.isneginf(log_rhos)
     bars = {"rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0, "lambda_": 1.0}
     inputs = log_rhos, reset, discounts, rewards, values, bootstrap
-    calls = [(partial(losses.targets, name, **bars), inputs) for name in losses.CORRECTIONS]
+    calls = [
+        (partial(losses.corrected_targets, name, **bars), inputs) for name in losses.CORRECTIONS
+    ]
     calls += [(partial(losses.clip_rewards, how=how), (rewards,)) for how in losses.REWARD_CLIPS]
     calls += [
         (partial(losses.policy_gradient_loss, epsilon=0.1), (-np.abs(values), rewards)),

@@ -93,7 +93,7 @@ gymnasium.register("Recording-v0", RecordingEnv, max_episode_steps=500)
 
 def slow_trainer(parts, params):
     """The shipped trainer; an update takes a second."""
-    from impala_ms.algorithm.impala.trainer import IMPALATrainer
+    from impala_ms.roles.learning import LearnerTrainer
 
     learn = parts.learner.learn
 
@@ -102,14 +102,14 @@ def slow_trainer(parts, params):
         return learn(*arguments)
 
     parts.learner.learn = slowly
-    return IMPALATrainer(parts, params)
+    return LearnerTrainer(parts, params)
 
 
 def slow_learner(*arguments):
     """The shipped learner; its step takes 12 s more to compile."""
-    from impala_ms.algorithm.impala.learner import IMPALALearner
+    from impala_ms.agents.actor_critic import VTraceLearner
 
-    learner = IMPALALearner(*arguments)
+    learner = VTraceLearner(*arguments)
     compile_ = learner.warm_up
 
     def slowly(batch):
@@ -122,20 +122,20 @@ def slow_learner(*arguments):
 
 def recording_trainer(parts, params):
     """The shipped trainer; what the learner begins with goes to ``start_<epoch>.npz``."""
-    from impala_ms.algorithm.impala.trainer import IMPALATrainer
+    from impala_ms.roles.learning import LearnerTrainer
 
     file = parts.job.run_dir / f"start_{parts.job.config.epoch}.npz"
     np.savez(file, **parts.learner.named_parameters())
-    return IMPALATrainer(parts, params)
+    return LearnerTrainer(parts, params)
 
 
 def __getattr__(name):
     """``PlainPolicy``: importing it takes MindSpore, which environments must not."""
     if name != "PlainPolicy":
         raise AttributeError(name)
-    from impala_ms.algorithm.impala.network import IMPALAPolicy
+    from impala_ms.agents.network import ActorCriticPolicy
 
-    class PlainPolicy(IMPALAPolicy):
+    class PlainPolicy(ActorCriticPolicy):
         """A network that knows of no memory, whatever is asked for."""
 
         def __init__(

@@ -105,16 +105,16 @@ trainer_params = {
 algorithm_config = {
     "actor": {
         "number": None,
-        "type": "impala_ms.algorithm.impala.actor:IMPALAActor",
+        "type": "impala_ms.agents.actor:PolicyActor",
         "params": policy_params,
     },
     "learner": {
         "number": 1,
-        "type": "impala_ms.algorithm.impala.learner:IMPALALearner",
+        "type": "impala_ms.agents.actor_critic:VTraceLearner",
         "params": learner_params,
     },
     "policy_and_network": {
-        "type": "impala_ms.algorithm.impala.network:IMPALAPolicy",
+        "type": "impala_ms.agents.network:ActorCriticPolicy",
         "params": network_params,
     },
     "collect_environment": {
@@ -126,11 +126,11 @@ algorithm_config = {
         "params": eval_env_params,
     },
     "trainer": {
-        "type": "impala_ms.algorithm.impala.trainer:IMPALATrainer",
+        "type": "impala_ms.roles.learning:LearnerTrainer",
         "params": trainer_params,
     },
     "session": {
-        "type": "impala_ms.algorithm.impala.session:IMPALASession",
+        "type": "impala_ms.roles.session:RoleSession",
         "params": None,
     },
 }

@@ -1,4 +1,4 @@
-"""Both ends of the messages, over a transport in one process: every step is in order."""
+"""Hub and spokes over a transport in one process: every step is in order."""
 
 import json
 import logging
@@ -8,29 +8,30 @@ import time
 import numpy as np
 import pytest
 
-from impala_ms.algorithm.impala import exchange as module
-from impala_ms.algorithm.impala.exchange import (
+from impala_ms.cluster import hub as module
+from impala_ms.cluster import messages
+from impala_ms.cluster.hub import Hub, Intake
+from impala_ms.cluster.mailbox import Mailbox
+from impala_ms.cluster.messages import (
     BYE,
     ERROR,
     EVALUATION,
-    HELLO,
     STOP,
     WEIGHTS,
-    ActorExchange,
-    LearnerExchange,
-    RunError,
     encode,
     pack_weights,
     unpack_weights,
 )
-from impala_ms.algorithm.impala.roster import (
+from impala_ms.cluster.roster import (
     ALIVE,
     EXPECTED,
     LIVED_S,
     REFUSED_IN_A_ROW,
     SILENT,
 )
+from impala_ms.cluster.spoke import Spoke
 from impala_ms.comm.local import LocalTransport
+from impala_ms.errors import RunError
 from impala_ms.trajectory import Batches, TrajectorySpec
 
 SPEC = TrajectorySpec(
@@ -69,34 +70,50 @@ class FakeTransport(LocalTransport):
 
 
 class Group:
-    """A learner and its actors; ``batches`` hold one unroll each."""
+    """A hub and its spokes; ``batches`` hold one unroll each."""
 
-    def __init__(self, actors=2, unrolls=1, **options):
-        learner_end, *actor_ends = FakeTransport.connect(1 + actors)
-        settings = {"max_policy_lag": None, "min_actors": 1, "start_timeout_s": 60.0} | options
-        self.learner = LearnerExchange(learner_end, **settings)
-        self.actors = {end.rank: ActorExchange(end) for end in actor_ends}
+    def __init__(self, actors=2, unrolls=1, max_policy_lag=None, answers=False, **options):
+        hub_end, *ends = FakeTransport.connect(1 + actors)
+        limits = {"min_actors": 1, "start_timeout_s": 60.0} | options
+        peers = range(1, 1 + actors)
+        self.hub = Hub(Mailbox(hub_end), peers, answers=answers, **limits)
+        self.max_policy_lag, self.answers = max_policy_lag, answers
+        self.spokes = {end.rank: self.spoke(end) for end in ends}
         self.batches = Batches(SPEC, unrolls)
+
+    def spoke(self, end, heartbeat_s=None):
+        return Spoke(Mailbox(end), heartbeat_s=heartbeat_s, waits_for_answer=self.answers)
 
     def begin(self, version=0, in_flight=2):
         """All have spoken, and are ready for unrolls and weights."""
-        for actor in self.actors.values():
-            actor.hello(SPACES)
-            actor.begin(SPEC, in_flight, WEIGHTS_SIZE)
-        assert self.learner.await_hello(len(self.actors), lambda: False) == SPACES
-        self.learner.begin(SPEC, self.batches, WEIGHTS_SIZE, version)
-        self.learner.serve()
+        for spoke in self.spokes.values():
+            spoke.hello(SPACES)
+            self.begin_spoke(spoke, in_flight)
+        assert self.hub.await_hello(len(self.spokes), lambda: False) == SPACES
+        self.begin_hub(version)
+        self.pump()
         return self
 
+    def begin_spoke(self, spoke, in_flight=1):
+        spoke.begin([SPEC.empty() for _ in range(in_flight)], WEIGHTS_SIZE)
+
+    def begin_hub(self, version=0):
+        lag = self.max_policy_lag
+        intake = Intake(SPEC, self.batches, max_policy_lag=lag, version=version)
+        self.hub.begin(intake, WEIGHTS_SIZE)
+
+    def pump(self):
+        return self.hub.mailbox.pump()
+
     def dead(self, rank, what="was lost"):
-        self.learner.transport.dead[rank] = what
+        self.hub.transport.dead[rank] = what
 
     def publish(self, version):
-        self.learner.publish(version, np.full(WEIGHTS_SIZE, version, np.float32))
+        self.hub.publish(version, np.full(WEIGHTS_SIZE, version, np.float32))
 
     def send_unroll(self, rank, version=0, ended=(), **fields):
         """Whether the actor had a buffer free for it; ``first`` marks reset rows."""
-        buffer = self.actors[rank].free_buffer()
+        buffer = self.spokes[rank]._free_buffer()
         if buffer is None:
             return False
         for values in buffer[1].values():
@@ -107,29 +124,29 @@ class Group:
         for step, env, episode_return, length in ended:
             buffer[1]["episode_return"][step, env] = episode_return
             buffer[1]["episode_length"][step, env] = length
-        self.actors[rank].send_unroll(buffer)
+        self.spokes[rank].send_work(buffer)
         return True
 
 
 def states(group):
     """``{rank: state}``."""
-    return {rank: member.state for rank, member in group.learner.roster.members.items()}
+    return {rank: member.state for rank, member in group.hub.roster.members.items()}
 
 
 class TestHello:
     def test_the_first_is_enough_to_begin_with(self):
         group = Group()
-        group.actors[2].hello(SPACES)
-        assert group.learner.await_hello(1, lambda: False) == SPACES
+        group.spokes[2].hello(SPACES)
+        assert group.hub.await_hello(1, lambda: False) == SPACES
         assert states(group) == {1: EXPECTED, 2: ALIVE}
 
     def test_other_spaces_name_ranks_and_fields(self):
         group = Group()
-        group.actors[1].hello(SPACES)
-        group.learner.serve()
-        group.actors[2].hello(SPACES | {"action": {"n": 3}})
+        group.spokes[1].hello(SPACES)
+        group.pump()
+        group.spokes[2].hello(SPACES | {"action": {"n": 3}})
         with pytest.raises(RunError) as error:
-            group.learner.serve()
+            group.pump()
         assert str(error.value) == (
             "the action space of rank 2 is {'n': 3}, that of rank 1 is {'n': 2}: all ranks need "
             "the same environment"
@@ -137,36 +154,36 @@ class TestHello:
 
     def test_other_spaces_of_one_that_comes_late(self):
         group = Group()
-        group.actors[2].hello(SPACES)
-        group.learner.await_hello(1, lambda: False)
-        group.learner.begin(SPEC, group.batches, WEIGHTS_SIZE, 0)
-        group.actors[1].hello(SPACES | {"observation": {"shape": [4], "dtype": "uint8"}})
+        group.spokes[2].hello(SPACES)
+        group.hub.await_hello(1, lambda: False)
+        group.begin_hub()
+        group.spokes[1].hello(SPACES | {"observation": {"shape": [4], "dtype": "uint8"}})
         with pytest.raises(RunError, match=r"observation space of rank 1 is .* of rank 2 is"):
-            group.learner.serve()
+            group.pump()
 
     def test_one_that_comes_late_takes_part(self):
         group = Group()
-        group.actors[2].hello(SPACES)
-        group.learner.await_hello(1, lambda: False)
-        group.learner.begin(SPEC, group.batches, WEIGHTS_SIZE, 0)
+        group.spokes[2].hello(SPACES)
+        group.hub.await_hello(1, lambda: False)
+        group.begin_hub()
         group.publish(4)
-        group.actors[1].hello(SPACES)
-        group.actors[1].begin(SPEC, 1, WEIGHTS_SIZE)
-        group.learner.serve()
-        group.actors[1].drain()
-        assert group.actors[1].newest_weights()[0] == 4
+        group.spokes[1].hello(SPACES)
+        group.begin_spoke(group.spokes[1], 1)
+        group.pump()
+        group.spokes[1].drain()
+        assert group.spokes[1]._take_weights()[0] == 4
         group.send_unroll(1, version=4)
-        group.learner.serve()
-        assert group.learner.take(0.0)["behaviour_version"] == [4]
+        group.pump()
+        assert group.hub.take(0.0)["behaviour_version"] == [4]
 
     def test_waiting_can_be_given_up(self):
-        assert Group().learner.await_hello(1, lambda: True) is None
+        assert Group().hub.await_hello(1, lambda: True) is None
 
     def test_silence_is_left_out(self, caplog):
         group = Group(start_timeout_s=0.05)
-        group.actors[2].hello(SPACES)
+        group.spokes[2].hello(SPACES)
         began = time.monotonic()
-        group.learner.await_hello(2, lambda: False)
+        group.hub.await_hello(2, lambda: False)
         assert 0.04 < time.monotonic() - began < 5
         assert states(group) == {1: SILENT, 2: ALIVE}
         warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -174,27 +191,27 @@ class TestHello:
 
     def test_one_that_was_left_out_so_may_still_come(self):
         group = Group(start_timeout_s=0.05)
-        group.actors[2].hello(SPACES)
-        group.learner.await_hello(2, lambda: False)
-        group.learner.begin(SPEC, group.batches, WEIGHTS_SIZE, 0)
-        group.actors[1].hello(SPACES)
-        group.actors[1].begin(SPEC, 1, WEIGHTS_SIZE)
+        group.spokes[2].hello(SPACES)
+        group.hub.await_hello(2, lambda: False)
+        group.begin_hub()
+        group.spokes[1].hello(SPACES)
+        group.begin_spoke(group.spokes[1], 1)
         group.publish(4)
-        group.learner.serve()
+        group.pump()
         assert states(group)[1] == ALIVE
-        group.actors[1].drain()
-        assert group.actors[1].newest_weights()[0] == 4
+        group.spokes[1].drain()
+        assert group.spokes[1]._take_weights()[0] == 4
 
     def test_silence_of_too_many_ends_the_run(self):
         group = Group(start_timeout_s=0.05, min_actors=2)
-        group.actors[2].hello(SPACES)
+        group.spokes[2].hello(SPACES)
         with pytest.raises(RunError, match=r"rank 1 has not spoken .*remain: 1, needed: 2"):
-            group.learner.await_hello(2, lambda: False)
+            group.hub.await_hello(2, lambda: False)
 
     def test_silence_of_all_ends_the_run(self):
         group = Group(start_timeout_s=0.05)
         with pytest.raises(RunError, match=r"rank 2 has not spoken .*remain: 0, needed: 1"):
-            group.learner.await_hello(1, lambda: False)
+            group.hub.await_hello(1, lambda: False)
 
 
 class TestWeights:
@@ -211,49 +228,49 @@ class TestWeights:
 
     def test_only_the_newest_and_one_under_way(self):
         group = Group(actors=1).begin()
-        inbox = group.actors[1].transport._inboxes[1]
+        inbox = group.spokes[1].transport._inboxes[1]
         for version in range(5):
             group.publish(version)
-            group.learner.serve()
+            group.pump()
             assert len(inbox) == 1  # version 0, which the actor has not taken
-        actor = group.actors[1]
+        actor = group.spokes[1]
         actor.drain()
-        assert actor.newest_weights()[0] == 0
-        group.learner.serve()
+        assert actor._take_weights()[0] == 0
+        group.pump()
         actor.drain()
-        version, flat = actor.newest_weights()
+        version, flat = actor._take_weights()
         assert version == 4
         np.testing.assert_array_equal(flat, np.full(WEIGHTS_SIZE, 4, np.float32))
 
     def test_the_same_are_not_sent_twice(self):
         group = Group(actors=1).begin()
         group.publish(3)
-        group.learner.serve()
-        group.actors[1].drain()
-        assert group.actors[1].newest_weights()[0] == 3
+        group.pump()
+        group.spokes[1].drain()
+        assert group.spokes[1]._take_weights()[0] == 3
         for _ in range(3):
-            group.learner.serve()
-        assert not group.actors[1].transport.poll()
-        assert group.actors[1].newest_weights() is None
+            group.pump()
+        assert not group.spokes[1].transport.poll()
+        assert group.spokes[1]._take_weights() is None
 
     def test_of_several_that_have_arrived_the_last_is_taken(self):
         group = Group(actors=1).begin()
         for version in (1, 2, 3):
             message = pack_weights(version, np.zeros(WEIGHTS_SIZE, np.float32))
-            group.learner.transport.send(1, WEIGHTS, message)
-        group.actors[1].drain()
-        assert group.actors[1].newest_weights()[0] == 3
-        assert group.actors[1].newest_weights() is None
+            group.hub.transport.send(1, WEIGHTS, message)
+        group.spokes[1].drain()
+        assert group.spokes[1]._take_weights()[0] == 3
+        assert group.spokes[1]._take_weights() is None
 
     def test_a_slow_actor_holds_up_no_other(self):
         group = Group().begin()
         for version in range(3):
             group.publish(version)
-            group.learner.serve()
-            group.actors[2].drain()
-            assert group.actors[2].newest_weights()[0] == version
-        group.actors[1].drain()
-        assert group.actors[1].newest_weights()[0] == 0
+            group.pump()
+            group.spokes[2].drain()
+            assert group.spokes[2]._take_weights()[0] == version
+        group.spokes[1].drain()
+        assert group.spokes[1]._take_weights()[0] == 0
 
 
 class TestUnrolls:
@@ -261,8 +278,8 @@ class TestUnrolls:
         group = Group(unrolls=3).begin()
         for rank, value in ((2, 1), (1, 2), (2, 3)):
             assert group.send_unroll(rank, reward=value)
-            group.learner.serve()
-        batch = group.learner.take(0.0)
+            group.pump()
+        batch = group.hub.take(0.0)
         assert batch["reward"][:, 0, 0].tolist() == [1, 2, 3]
 
     def test_no_room_holds_the_sender_up_and_loses_nothing(self):
@@ -270,13 +287,13 @@ class TestUnrolls:
         sent = 0
         for _ in range(10):
             sent += group.send_unroll(1, reward=sent)
-            group.learner.serve()
+            group.pump()
         assert sent == 2 + 2  # two batches of one, and two in flight
         seen = []
-        while (batch := group.learner.take(0.0)) is not None:
+        while (batch := group.hub.take(0.0)) is not None:
             seen.append(int(batch["reward"][0, 0, 0]))
             group.batches.give_back(batch)
-            group.learner.serve()
+            group.pump()
         assert seen == [0, 1, 2, 3]
         assert group.send_unroll(1)
 
@@ -284,11 +301,11 @@ class TestUnrolls:
         group = Group().begin()
         for _ in range(4):
             group.send_unroll(1)
-            group.learner.serve()
+            group.pump()
         message = pack_weights(2, np.zeros(WEIGHTS_SIZE, np.float32), [1.0])
-        group.actors[2].send(EVALUATION, message, wait=False)
-        group.learner.serve()
-        assert len(group.learner.evaluations) == 1
+        group.spokes[2].send(EVALUATION, message, wait=False)
+        group.pump()
+        assert len(group.hub.evaluations) == 1
 
     def test_one_of_another_layout_ends_the_run(self):
         group = Group().begin()
@@ -300,9 +317,9 @@ class TestUnrolls:
             action_dtype=np.int32,
             policy_parameters=2,
         )
-        group.actors[2].send_unroll(other.empty())
+        group.spokes[2].send_work(other.empty())
         with pytest.raises(RunError, match=f"rank 2: .*{SPEC.digest()}, got {other.digest()}"):
-            group.learner.serve()
+            group.pump()
         assert group.batches.completed == 0
 
     def test_steps_are_counted_without_reset_rows(self):
@@ -311,8 +328,8 @@ class TestUnrolls:
         first[0] = True  # belongs to the unroll before
         first[2, 1] = True
         group.send_unroll(1, version=4, first=first)
-        group.learner.serve()
-        assert group.learner.env_steps_dropped == 3 * 2 - 1
+        group.pump()
+        assert group.hub.intake.env_steps_dropped == 3 * 2 - 1
 
     def test_too_old_ones_are_dropped_at_the_limit(self):
         """The version an unroll is used at: batches filled so far, from the one begun with."""
@@ -320,27 +337,27 @@ class TestUnrolls:
         used = []
         for version in (8, 8, 9, 9, 12, 9, 11):  # used at 10, 11: dropped, 11, 12: dropped, ...
             group.send_unroll(1, version=version)
-            group.learner.serve()
-            while (batch := group.learner.take(0.0)) is not None:
+            group.pump()
+            while (batch := group.hub.take(0.0)) is not None:
                 used.append(int(batch["behaviour_version"][0]))
                 group.batches.give_back(batch)
         assert used == [8, 9, 12, 11]
-        assert group.learner.env_steps_dropped == 3 * 6
+        assert group.hub.intake.env_steps_dropped == 3 * 6
         assert [version - behaviour for version, behaviour in enumerate(used, 10)] == [2, 2, 0, 2]
 
     def test_dropped_ones_count_their_episodes(self):
         group = Group(actors=1, max_policy_lag=0).begin(version=5)
         group.send_unroll(1, version=0, ended=[(1, 0, 21.0, 21)])
-        group.learner.serve()
-        assert len(group.learner.episodes) == 1
+        group.pump()
+        assert len(group.hub.intake.episodes) == 1
 
     def test_finished_episodes(self):
         group = Group(actors=1).begin()
         group.send_unroll(1, ended=[(2, 0, 7.5, 3), (0, 1, -1.0, 9)])
-        group.learner.serve()
+        group.pump()
         group.send_unroll(1)
-        group.learner.serve()
-        ((returns, lengths),) = group.learner.episodes
+        group.pump()
+        ((returns, lengths),) = group.hub.intake.episodes
         assert (returns.tolist(), lengths.tolist()) == ([-1.0, 7.5], [9, 3])
 
     @pytest.mark.parametrize("field", ["reward", "observation", "behaviour_logits"])
@@ -349,22 +366,22 @@ class TestUnrolls:
         values = np.zeros(SPEC.fields[field][0], np.float32)
         values[1, 1] = np.inf
         group.send_unroll(2, env_steps=600, **{field: values})
-        group.learner.serve()
+        group.pump()
         said = (
             f"rank 2, at 600 env steps of its own: {field} is inf at step 1 of an unroll, "
             "environment 1"
         )
         assert f"{said}: the unroll is left out" in caplog.text
-        assert group.learner.take(0.0) is None
-        assert (group.learner.env_steps_received, group.learner.env_steps_dropped) == (6, 6)
+        assert group.hub.take(0.0) is None
+        assert (group.hub.intake.env_steps_received, group.hub.intake.env_steps_dropped) == (6, 6)
         for _ in range(REFUSED_IN_A_ROW - 2):
             group.send_unroll(2, env_steps=600, **{field: values})
-            group.learner.serve()
+            group.pump()
         group.send_unroll(1)  # of another rank: it does not count for this one
-        group.learner.serve()
+        group.pump()
         group.send_unroll(2, env_steps=600, **{field: values})
         with pytest.raises(RunError) as error:
-            group.learner.serve()
+            group.pump()
         assert str(error.value) == f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row"
 
     def test_when_synchronous_the_first_ends_the_run(self):
@@ -372,17 +389,17 @@ class TestUnrolls:
         group = Group(refusals=1).begin()
         group.send_unroll(2, env_steps=600, reward=np.nan)
         with pytest.raises(RunError, match=r"rank 2, at 600 .* environment 0$"):
-            group.learner.serve()
+            group.pump()
 
     def test_a_good_unroll_in_between_begins_the_count_anew(self):
         group = Group(unrolls=100).begin()
         for _ in range(3):
             for _ in range(REFUSED_IN_A_ROW - 1):
                 group.send_unroll(1, reward=np.nan)
-                group.learner.serve()
+                group.pump()
             group.send_unroll(1)
-            group.learner.serve()
-        assert group.learner.env_steps_dropped == 3 * (REFUSED_IN_A_ROW - 1) * 6
+            group.pump()
+        assert group.hub.intake.env_steps_dropped == 3 * (REFUSED_IN_A_ROW - 1) * 6
 
 
 class TestEvaluation:
@@ -390,10 +407,10 @@ class TestEvaluation:
         group = Group().begin()
         flat = np.arange(WEIGHTS_SIZE, dtype=np.float32)
         message = pack_weights(30, flat, [10.0, 21.5])
-        group.actors[1].send(EVALUATION, message, wait=False)
-        group.learner.serve()
+        group.spokes[1].send(EVALUATION, message, wait=False)
+        group.pump()
         message[:] = 0xA5  # the sender may use it again
-        ((version, weights, returns),) = group.learner.evaluations
+        ((version, weights, returns),) = group.hub.evaluations
         assert (version, weights.tolist(), returns.tolist()) == (30, flat.tolist(), [10.0, 21.5])
 
 
@@ -414,8 +431,8 @@ def pass_time(group, clock, seconds, talking=()):
     for _ in range(round(2 * seconds)):
         clock(0.5)
         for rank in talking:
-            group.actors[rank].drain()
-        group.learner.serve()
+            group.spokes[rank].drain()
+        group.pump()
 
 
 class TestSilence:
@@ -423,82 +440,82 @@ class TestSilence:
 
     def begin(self, **options):
         group = Group(heartbeat_s=10.0, **options)
-        for rank, actor in group.actors.items():
-            group.actors[rank] = ActorExchange(actor.transport, 10.0)
+        for rank, actor in group.spokes.items():
+            group.spokes[rank] = group.spoke(actor.transport, 10.0)
         return group.begin()
 
     def test_it_is_left_out_and_taken_back(self, clock, caplog):
         group = self.begin()
-        for rank in group.actors:
+        for rank in group.spokes:
             group.send_unroll(rank, env_steps=60)
-            group.learner.serve()
-            group.batches.give_back(group.learner.take(0.0))
+            group.pump()
+            group.batches.give_back(group.hub.take(0.0))
         pass_time(group, clock, 9.5, talking=[1])
-        assert group.learner.roster.alive == {1, 2}
+        assert group.hub.roster.alive == {1, 2}
         pass_time(group, clock, 1.5, talking=[1])
-        assert group.learner.roster.alive == {1}
+        assert group.hub.roster.alive == {1}
         said = "rank 2 has not spoken in 10 s after 60 env steps on host "
         assert said in caplog.text
         group.send_unroll(2, env_steps=66)
-        group.learner.serve()
-        assert group.learner.roster.alive == {1, 2}
+        group.pump()
+        assert group.hub.roster.alive == {1, 2}
         assert "rank 2 speaks again: taken back" in caplog.text
-        assert group.learner.take(0.0)["behaviour_version"] == [0]
+        assert group.hub.take(0.0)["behaviour_version"] == [0]
 
     def test_who_has_nothing_to_say_says_so(self, clock):
         group = self.begin()
-        for rank in group.actors:
+        for rank in group.spokes:
             group.send_unroll(rank)
-        group.learner.serve()
+        group.pump()
         pass_time(group, clock, 100.0, talking=[1, 2])
-        assert group.learner.roster.alive == {1, 2}
+        assert group.hub.roster.alive == {1, 2}
 
     def test_what_it_does_beside_acting_is_known_until_it_has_done_it(self, clock):
         group = self.begin()
-        group.actors[1].say("evaluates")
-        group.learner.serve()
+        group.spokes[1].say("evaluates")
+        group.pump()
         pass_time(group, clock, 30.0, talking=[1, 2])  # beats do not change it
-        assert group.learner.doing() == {1: "evaluates"}
-        group.actors[1].say("")
-        group.learner.serve()
-        assert group.learner.doing() == {}
+        assert group.hub.doing() == {1: "evaluates"}
+        group.spokes[1].say("")
+        group.pump()
+        assert group.hub.doing() == {}
 
     def test_a_message_that_is_held_is_no_silence(self, clock):
         """The learner has no room: it is the learner that does not listen."""
         group = self.begin(actors=1)
         for _ in range(2):
             group.send_unroll(1)
-            group.learner.serve()
+            group.pump()
         group.send_unroll(1)
         pass_time(group, clock, 100.0)
-        assert group.learner.roster.alive == {1}
+        assert group.hub.roster.alive == {1}
 
     def test_the_learner_itself_may_pause(self, clock):
         group = self.begin(actors=1)
         group.send_unroll(1)
-        group.learner.serve()
+        group.pump()
         clock(500.0)  # it was stopped, or compiled
-        group.learner.serve()
-        assert group.learner.roster.alive == {1}
+        group.pump()
+        assert group.hub.roster.alive == {1}
 
     def test_one_that_takes_its_time_is_given_it(self, clock):
         """Its unrolls take longer than heartbeat_s: it comes back once, and is known then."""
         group = self.begin(actors=1, unrolls=9, min_actors=0)
         group.send_unroll(1)
         pass_time(group, clock, 12.0)
-        assert group.learner.roster.alive == set()
+        assert group.hub.roster.alive == set()
         group.send_unroll(1)
         for _ in range(3):
             pass_time(group, clock, 12.0)
-            assert group.learner.roster.alive == {1}
+            assert group.hub.roster.alive == {1}
             group.send_unroll(1)
 
     def test_the_first_unroll_has_the_time_of_the_start(self, clock):
         group = self.begin(actors=1, start_timeout_s=60.0, min_actors=0)
         pass_time(group, clock, 58.0)
-        assert group.learner.roster.alive == {1}
+        assert group.hub.roster.alive == {1}
         pass_time(group, clock, 4.0)
-        assert group.learner.roster.alive == set()
+        assert group.hub.roster.alive == set()
 
 
 class TestRestart:
@@ -511,15 +528,15 @@ class TestRestart:
         monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
         group = self.begin()
         group.publish(3)
-        group.learner.serve()
-        for actor in group.actors.values():
+        group.pump()
+        for actor in group.spokes.values():
             actor.drain()
         group.dead(2)
-        group.learner.serve()  # though with fewer than min_actors the run would end
+        group.pump()  # though with fewer than min_actors the run would end
         assert "left out, to be started again in 1 s, actors that remain: 1" in caplog.text
-        assert group.learner.transport.replaced == []
+        assert group.hub.transport.replaced == []
         pass_time(group, clock, 1.5)
-        ((rank, command),) = group.learner.transport.replaced
+        ((rank, command),) = group.hub.transport.replaced
         assert rank == 2
         place = json.loads(command[-1])
         assert place["incarnation"] == 1
@@ -527,62 +544,62 @@ class TestRestart:
         assert place["variables"]["OMPI_COMM_WORLD_SIZE"] == "3"
         assert place["variables"]["OMPI_COMM_WORLD_LOCAL_RANK"] == "2"  # as its HELLO said
         assert states(group) == {1: ALIVE, 2: EXPECTED}
-        again = ActorExchange(group.actors[2].transport)
+        again = group.spoke(group.spokes[2].transport)
         again.hello(SPACES)
-        again.begin(SPEC, 2, WEIGHTS_SIZE)
-        group.learner.serve()
-        assert group.learner.roster.alive == {1, 2}
+        group.begin_spoke(again, 2)
+        group.pump()
+        assert group.hub.roster.alive == {1, 2}
         again.drain()
-        assert again.newest_weights()[0] == 3
+        assert again._take_weights()[0] == 3
 
     def test_a_few_times_in_a_row_each_later(self, clock, caplog):
         group = self.begin()
         for _ in range(2):
             group.dead(2)
             pass_time(group, clock, 3.0)
-        assert [rank for rank, _ in group.learner.transport.replaced] == [2, 2]
+        assert [rank for rank, _ in group.hub.transport.replaced] == [2, 2]
         assert "to be started again in 2 s" in caplog.text
         group.dead(2)
         with pytest.raises(RunError, match=r"rank 2 was lost .*remain: 1, needed: 2"):
-            group.learner.serve()
+            group.pump()
 
     def test_one_that_lived_long_counts_anew(self, clock):
         group = self.begin()
         for tries in range(1, 6):
             group.dead(2)
             pass_time(group, clock, 3.0)
-            assert len(group.learner.transport.replaced) == tries
-            again = group.actors[2] = ActorExchange(group.actors[2].transport)
+            assert len(group.hub.transport.replaced) == tries
+            again = group.spokes[2] = group.spoke(group.spokes[2].transport)
             again.hello(SPACES)
-            again.begin(SPEC, 2, WEIGHTS_SIZE)
-            group.learner.serve()
+            group.begin_spoke(again, 2)
+            group.pump()
             group.send_unroll(2)
-            group.learner.serve()
-            group.batches.give_back(group.learner.take(0.0))
+            group.pump()
+            group.batches.give_back(group.hub.take(0.0))
             pass_time(group, clock, LIVED_S + 1.0)
 
     def test_one_that_hangs_is_told_to_leave(self, clock):
         group = self.begin(heartbeat_s=10.0, min_actors=1)
         group.send_unroll(2)
-        group.learner.serve()
+        group.pump()
         pass_time(group, clock, 10.5, talking=[])
-        assert 2 in group.learner.roster.of(SILENT)
-        assert group.learner.transport.replaced == []  # it may come back
+        assert 2 in group.hub.roster.of(SILENT)
+        assert group.hub.transport.replaced == []  # it may come back
         pass_time(group, clock, 12.0, talking=[])
-        assert 2 in [rank for rank, _ in group.learner.transport.replaced]
-        assert group.learner.transport.told[2] == [STOP]
+        assert 2 in [rank for rank, _ in group.hub.transport.replaced]
+        assert group.hub.transport.told[2] == [STOP]
 
     def test_a_process_that_cannot_be_started(self, clock, caplog):
         group = self.begin(min_actors=1)
         group.dead(2)
         for tries in (1, 2):
             pass_time(group, clock, 5.0)
-            assert len(group.learner.transport.replaced) == tries
+            assert len(group.hub.transport.replaced) == tries
             group.dead(2, "could not be started (no more processes)")
         pass_time(group, clock, 30.0)
         assert caplog.text.count("rank 2 could not be started (no more processes)") == 2
-        assert len(group.learner.transport.replaced) == 2
-        assert group.learner.roster.alive == {1}
+        assert len(group.hub.transport.replaced) == 2
+        assert group.hub.roster.alive == {1}
 
     def test_all_of_them_before_the_first_has_spoken(self, clock):
         group = Group(restarts=1)
@@ -594,132 +611,130 @@ class TestRestart:
             looks.append(clock(0.5))
             return len(looks) > 10
 
-        assert group.learner.await_hello(1, give_up) is None
-        assert sorted(rank for rank, _ in group.learner.transport.replaced) == [1, 2]
+        assert group.hub.await_hello(1, give_up) is None
+        assert sorted(rank for rank, _ in group.hub.transport.replaced) == [1, 2]
 
 
 class TestEnd:
     def test_an_error_ends_the_run_with_its_reason(self):
         group = Group().begin()
-        group.actors[2].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
+        group.spokes[2].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
         with pytest.raises(RunError) as error:
-            group.learner.serve()
+            group.pump()
         assert str(error.value) == "rank 2: KeyError: 7 (worker_2.txt has the traceback)"
 
     def test_an_error_instead_of_a_hello(self):
         group = Group()
-        group.actors[2].send(ERROR, encode({"reason": "no such environment"}), wait=False)
+        group.spokes[2].send(ERROR, encode({"reason": "no such environment"}), wait=False)
         with pytest.raises(RunError, match="rank 2: no such environment"):
-            group.learner.await_hello(1, lambda: False)
+            group.hub.await_hello(1, lambda: False)
 
     def test_a_lost_actor_is_left_out(self, caplog):
         group = Group().begin()
         group.send_unroll(2, env_steps=600)
-        group.learner.serve()
+        group.pump()
         group.dead(2)
-        group.learner.serve()
-        assert group.learner.roster.alive == {1}
+        group.pump()
+        assert group.hub.roster.alive == {1}
         host = socket.gethostname()
         assert (
             f"rank 2 was lost after 600 env steps on host {host}: left out, actors that remain: 1"
         ) in caplog.text
         group.publish(1)
-        group.learner.serve()
-        assert group.actors[1].transport.poll()
-        assert not group.actors[2].transport.poll()
+        group.pump()
+        assert group.spokes[1].transport.poll()
+        assert not group.spokes[2].transport.poll()
 
     def test_too_many_lost_actors_end_the_run(self):
         group = Group(min_actors=2).begin()
         group.dead(1)
         with pytest.raises(RunError, match=r"rank 1 was lost after 0 .*remain: 1, needed: 2"):
-            group.learner.serve()
+            group.pump()
 
     def test_a_lost_learner_ends_an_actor(self):
         group = Group().begin()
-        group.actors[1].transport.dead[0] = "was lost"
+        group.spokes[1].transport.dead[0] = "was lost"
         with pytest.raises(RunError, match=r"the learner \(rank 0\) is gone"):
-            group.actors[1].drain()
+            group.spokes[1].drain()
 
     def test_what_fails_in_the_thread_is_raised_where_batches_are_taken(self):
         group = Group().begin()
-        group.learner.start()
-        group.actors[1].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
-        group.learner._thread.join(timeout=5)
+        group.hub.start()
+        group.spokes[1].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
+        group.hub.mailbox._thread.join(timeout=5)
         with pytest.raises(RunError, match="KeyError: 7"):
-            group.learner.take(0.0)
+            group.hub.take(0.0)
 
     def test_stop_reaches_every_actor_and_waits_for_their_answers(self):
         group = Group().begin()
         answer_when_told(group, 1, 2)
-        assert group.learner.stop()
-        assert all(actor.stopped for actor in group.actors.values())
+        assert group.hub.stop()
+        assert all(actor.stopped for actor in group.spokes.values())
 
     def test_unrolls_that_arrive_meanwhile_are_dropped_and_counted(self):
         group = Group().begin()
         for _ in range(2):
             group.send_unroll(1)
         answer_when_told(group, 1, 2)
-        assert group.learner.stop()
-        assert group.learner.env_steps_dropped == 2 * 6
-        assert group.learner.take(0.0) is None
+        assert group.hub.stop()
+        assert group.hub.intake.env_steps_dropped == 2 * 6
+        assert group.hub.take(0.0) is None
 
     def test_stop_reaches_those_too_that_have_not_spoken(self):
         """One is still making its environments; the other has spoken, but nothing has begun."""
         group = Group()
-        group.actors[2].hello(SPACES)
-        group.learner.await_hello(1, lambda: False)
-        for actor in group.actors.values():
-            actor.begin(SPEC, 1, WEIGHTS_SIZE)
+        group.spokes[2].hello(SPACES)
+        group.hub.await_hello(1, lambda: False)
+        for actor in group.spokes.values():
+            group.begin_spoke(actor, 1)
         answer_when_told(group, 1, 2, hello=[1])
-        assert group.learner.stop()
-        assert all(actor.stopped for actor in group.actors.values())
+        assert group.hub.stop()
+        assert all(actor.stopped for actor in group.spokes.values())
 
     def test_an_actor_that_does_not_answer(self, monkeypatch):
         monkeypatch.setattr(module, "STOP_S", 0.1)
         group = Group().begin()
         answer_when_told(group, 1)
         began = time.monotonic()
-        assert not group.learner.stop()
+        assert not group.hub.stop()
         assert 0.09 < time.monotonic() - began < 5
 
     def test_an_error_is_an_answer_too(self):
         group = Group().begin()
         answer_when_told(group, 1)
-        group.actors[2].send(ERROR, encode({"reason": "late"}), wait=False)
-        assert group.learner.stop()
+        group.spokes[2].send(ERROR, encode({"reason": "late"}), wait=False)
+        assert group.hub.stop()
 
     def test_actors_lost_meanwhile_are_not_waited_for(self):
         group = Group().begin()
         answer_when_told(group, 1)
         group.dead(2)
-        assert group.learner.stop()
+        assert group.hub.stop()
 
-    def test_an_actor_in_the_same_thread_is_left_alone(self):
-        learner_end, actor_end = LocalTransport.connect(2)
-        learner = LearnerExchange(
-            learner_end, max_policy_lag=None, min_actors=1, start_timeout_s=60.0
-        )
-        assert learner.stop()
-        ActorExchange(actor_end).begin(SPEC, 1, WEIGHTS_SIZE)
-        assert not actor_end.poll()
+    def test_a_spoke_in_the_same_thread_is_left_alone(self):
+        hub_end, end = LocalTransport.connect(2)
+        hub = Hub(Mailbox(hub_end), [1], min_actors=1, start_timeout_s=60.0)
+        assert hub.stop()
+        Spoke(Mailbox(end)).begin([], WEIGHTS_SIZE)
+        assert not end.poll()
 
 
 def answer_when_told(group, *ranks, hello=()):
     """Have actors look for messages whenever the learner does, and say BYE to a STOP."""
-    serve, waiting = group.learner.serve, set(ranks)
+    pump, waiting = group.hub.mailbox.pump, set(ranks)
 
-    def serve_all():
+    def pump_all():
         for rank in sorted(waiting):
-            if group.actors[rank].drain():
+            if group.spokes[rank].drain():
                 waiting.discard(rank)
                 if rank in hello:
-                    group.actors[rank].hello(SPACES)
-                group.actors[rank].send(BYE, encode({}), wait=False)
-        return serve()
+                    group.spokes[rank].hello(SPACES)
+                group.spokes[rank].send(BYE, encode({}), wait=False)
+        return pump()
 
-    group.learner.serve = serve_all
+    group.hub.mailbox.pump = pump_all
 
 
 def test_tags_differ():
-    tags = {HELLO, WEIGHTS, module.UNROLL, EVALUATION, ERROR, STOP, BYE, module.BEAT}
-    assert len(tags) == 8
+    names = ("HELLO", "WEIGHTS", "WORK", "EVALUATION", "ERROR", "STOP", "BYE", "BEAT")
+    assert len({getattr(messages, name) for name in names}) == len(names)

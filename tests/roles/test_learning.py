@@ -5,12 +5,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from impala_ms.algorithm.impala.learner import STATISTICS
-from impala_ms.algorithm.impala.trainer import IMPALATrainer
 from impala_ms.metrics import progress
 from impala_ms.metrics.recorder import Recorder
+from impala_ms.roles.learning import Learning
+from impala_ms.roles.records import Records
+from impala_ms.trajectory import TrajectorySpec
 
 STEPS = 3 * 2  # of a batch
+SPEC = TrajectorySpec(
+    unroll_length=3,
+    num_envs=2,
+    observation={"": ((1,), np.float32)},
+    action_shape=(),
+    action_dtype=np.int32,
+    policy_parameters=2,
+)
 
 
 def learned_from(number, **params):
@@ -20,18 +29,19 @@ def learned_from(number, **params):
     def learn(batch, env_steps, new=True):
         assert new == (len(calls) % (1 + params["replay_updates"]) == 0)
         calls.append((int(batch["reward"][0, 0, 0]), env_steps))
-        return dict.fromkeys((*STATISTICS, "learning_rate"), 0.0)
+        return {"loss_total": 0.0, "learning_rate": 0.1, "applied": True}
 
     recorder = Recorder(0.0)
     parts = SimpleNamespace(
         learner=SimpleNamespace(learn=learn),
-        exchange=None,
-        batches=None,
+        hub=None,
+        store=SimpleNamespace(layout=SPEC),
+        partner=None,
         recorder=recorder,
         job=SimpleNamespace(config=SimpleNamespace(epoch=params.pop("epoch", 0))),
         best_return=None,
     )
-    trainer = IMPALATrainer(parts, {"seed": 1, "replay_batches": 2} | params)
+    learning = Learning(parts, {"seed": 1, "replay_batches": 2} | params)
     batch = {
         "first": np.zeros((1, 4, 2), bool),
         "reward": np.zeros((1, 3, 2), np.float32),
@@ -40,7 +50,7 @@ def learned_from(number, **params):
     }
     for i in range(number):
         batch["reward"][...] = i  # in the memory of the one before, as ``Batches`` has it
-        trainer.update(batch)
+        learning.update(batch)
     return calls, recorder
 
 
@@ -75,43 +85,46 @@ class TestCounting:
     """Received = learned from + dropped + still waiting, at a checkpoint and after a resume."""
 
     @staticmethod
-    def trainer(totals=None):
+    def records(totals=None):
         recorder = Recorder(0.0, totals)
         config = SimpleNamespace(epoch=0, to_json=dict)
         parts = SimpleNamespace(
-            exchange=SimpleNamespace(env_steps_received=0, env_steps_dropped=0),
-            batches=None,
+            learner=None,
+            hub=SimpleNamespace(intake=SimpleNamespace(env_steps_received=0, env_steps_dropped=0)),
             recorder=recorder,
             job=SimpleNamespace(config=config, wall_time_s=lambda: 0.0),
             best_return=None,
         )
-        return IMPALATrainer(parts, {"seed": 1, "replay_batches": 2})
+        return Records(parts, {"total_env_steps": 1000})
 
     def test_drops_between_two_rows_are_in_a_checkpoint(self):
-        trainer = self.trainer()
-        trainer.exchange.env_steps_received, trainer.exchange.env_steps_dropped = 100, 30
-        trainer.recorder.env_steps = 60
-        assert trainer.state()["totals"]["env_steps_dropped"] == 30
-        assert trainer.state()["totals"]["env_steps_dropped"] == 30  # once only
-        assert trainer.env_steps_waiting() == 10
+        records = self.records()
+        records.hub.intake.env_steps_received, records.hub.intake.env_steps_dropped = 100, 30
+        records.recorder.env_steps = 60
+        assert records.state()["totals"]["env_steps_dropped"] == 30
+        assert records.state()["totals"]["env_steps_dropped"] == 30  # once only
+        assert records.env_steps_waiting() == 10
 
-        resumed = self.trainer(trainer.state()["totals"])
+        resumed = self.records(records.state()["totals"])
         assert resumed.env_steps_waiting() == 0
-        resumed.exchange.env_steps_received, resumed.exchange.env_steps_dropped = 20, 5
-        assert (resumed.env_steps_waiting(), resumed.recorder.env_steps_dropped) == (15, 35)
+        resumed.hub.intake.env_steps_received, resumed.hub.intake.env_steps_dropped = 20, 5
+        assert (resumed.env_steps_waiting(), resumed.recorder.env_steps_dropped) == (
+            15,
+            30 + 10 + 5,
+        )
 
 
 class TestWaiting:
     def lines(self, monkeypatch, doing, what="", seconds=(1.0, 2.5, 3.0, 9.0)):
         clock = [100.0]
         monkeypatch.setattr("time.monotonic", lambda: clock[0])
-        trainer = TestCounting.trainer()
+        records = TestCounting.records()
         said = []
-        trainer.job.console = SimpleNamespace(write=said.append)
-        trainer.exchange.doing = lambda: doing
+        records.job.console = SimpleNamespace(write=said.append)
+        records.hub.doing = lambda: doing
         for second in seconds:
             clock[0] = 100.0 + second
-            trainer.show_wait(what)
+            records.show_wait(what)
         return [progress.decode(line)["waiting_for"] for line in said]
 
     def test_a_long_wait_is_said_with_its_reason_and_at_most_once_a_second(self, monkeypatch):

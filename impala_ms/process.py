@@ -5,7 +5,6 @@ Input: the run folder that ``impala_ms.launch`` made, and the rank that MPI gave
 """
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -19,19 +18,13 @@ from typing import Any, TextIO
 
 from impala_ms import config as configuration
 from impala_ms import cpus, device, logs
+from impala_ms.cluster import place
+from impala_ms.cluster.topology import Place
 from impala_ms.errors import describe, notes_of
 from impala_ms.imports import add_import_folder, forget_script
 from impala_ms.metrics import progress
 
 logger = logging.getLogger(__name__)
-
-IN_PLACE_OF = "--in-place-of"
-MPICH_PLACE = {
-    "RANK": "PMI_RANK",
-    "SIZE": "PMI_SIZE",
-    "LOCAL_RANK": "MPI_LOCALRANKID",
-    "LOCAL_SIZE": "MPI_LOCALNRANKS",
-}
 
 
 @dataclass
@@ -41,8 +34,9 @@ class Run:
     Attributes:
         config: ``Config``.
         run_dir: The run folder.
-        rank: Of this process; 0 is the learner.
-        learner_end, actor_end: Transports; with N = 1 both, else the one of this rank's role.
+        rank: Of this process; 0 is the one that learns.
+        place: What this rank is; with N = 1 the process plays as rank 1, too.
+        hub_end, spoke_end: Transports; with N = 1 both, else the one of this rank's role.
         console: Where rank 0 prints progress.
         started: When the command was given, seconds since the epoch.
         incarnation: How many processes were this rank before.
@@ -53,8 +47,9 @@ class Run:
     config: Any
     run_dir: Path
     rank: int
-    learner_end: Any
-    actor_end: Any
+    place: Place
+    hub_end: Any
+    spoke_end: Any
     console: TextIO
     started: float
     incarnation: int = 0
@@ -65,6 +60,11 @@ class Run:
         """From here on time is measured, whatever happens to the clock on the wall."""
         self.created_s = time.monotonic()
         self.seconds_before = time.time() - self.started
+
+    @property
+    def number(self):
+        """Of this rank among those that play, counted from 1."""
+        return 1 if self.rank == 0 else self.place.number
 
     @property
     def checkpoints(self):
@@ -87,9 +87,8 @@ def main(algorithm):
         algorithm: Name of a folder of ``impala_ms/algorithm``.
     """
     forget_script(sys.argv[0])
-    incarnation = take_place(sys.argv)
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-    size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+    replaced = place.take_place(sys.argv)
+    rank, size = place.rank(), place.size()
     progress.open_streams()
     stop = []
     for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
@@ -102,9 +101,9 @@ def main(algorithm):
             add_import_folder(Path(start))
     except configuration.ConfigError as error:
         sys.exit(str(error))
-    role = "learner" if rank == 0 else "actor"
-    logs.begin(rank, role)
-    run = Run(config, folder, rank, None, None, console, started, incarnation)
+    here = config.places[rank]
+    logs.begin(rank, here.role)
+    run = Run(config, folder, rank, here, None, None, console, started, replaced.incarnation)
     if "IMPALA_MS_RUN_DIR" not in os.environ:  # no launcher that would show it
         run.console = progress.Display(console)
     if rank == 0:
@@ -127,35 +126,6 @@ def main(algorithm):
         sys.stderr.flush()
     # Everything is closed. MindSpore's own clean-up at exit would first import its data pipeline.
     os._exit(code)
-
-
-def replacement(incarnation, variables):
-    """The command of a process that takes the place of a rank.
-
-    Args:
-        incarnation: How many were this rank before.
-        variables: What MPI told that rank, ``{environment variable: value}``.
-    """
-    place = json.dumps({"incarnation": incarnation, "variables": variables})
-    # A request to stop must not kill it before it has a handler: who spawned it would wait for it.
-    shell = ["/bin/sh", "-c", 'trap "" USR1; exec "$@"', "sh"]
-    return [*shell, sys.executable, sys.argv[0], IN_PLACE_OF, place]
-
-
-def take_place(argv):
-    """Be the rank that ``replacement`` says, if it started this process; returns the incarnation.
-
-    MPI takes the process for rank 0 of another job, which it must not: seeds, cores and the
-    environments of users go by the rank. What MPICH says of a rank is kept under Open MPI's names.
-    """
-    for name, of_mpich in MPICH_PLACE.items():
-        if value := os.environ.get(of_mpich):
-            os.environ.setdefault(f"OMPI_COMM_WORLD_{name}", value)
-    if IN_PLACE_OF not in argv:
-        return 0
-    place = json.loads(argv[argv.index(IN_PLACE_OF) + 1])
-    os.environ.update(place["variables"])
-    return place["incarnation"]
 
 
 def run_folder(algorithm, size):
@@ -245,7 +215,7 @@ def threads_of(config, rank):
     actor_threads = config.trainer_params["actor_threads"]
     if rank:
         return actor_threads
-    _, ranks = cpus.ranks_here() or (0, 1 + config.actors)
+    _, ranks = place.ranks_here() or (0, 1 + config.actors)
     left = cpus.usable_cores() - (ranks - 1) * actor_threads
     return config.learner_params["threads"] or max(1, left)
 
@@ -255,15 +225,16 @@ def connect(run, size):
     if size == 1:
         from impala_ms.comm.local import LocalTransport
 
-        run.learner_end, run.actor_end = LocalTransport.connect(2)
-        return run.learner_end
+        run.hub_end, run.spoke_end = LocalTransport.connect(2)
+        return run.hub_end
     from impala_ms.comm.mpi import MPITransport
 
-    transport = MPITransport(in_place_of=(run.rank, size) if run.incarnation else None)
-    if run.rank == 0:
-        run.learner_end = transport
-    else:
-        run.actor_end = transport
+    replaced = (run.rank, size, run.place.spoke_of[0]) if run.incarnation else None
+    transport = MPITransport(in_place_of=replaced)
+    if run.place.hub_of:
+        run.hub_end = transport
+    if run.place.spoke_of:
+        run.spoke_end = transport
     return transport
 
 

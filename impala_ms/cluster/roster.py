@@ -1,11 +1,17 @@
-"""Who takes part: which actors are alive, silent or lost, and when a lost one is started again.
+"""Who takes part: which spokes are alive, silent or lost, and when a lost one is started again.
 
-Input: what ``exchange`` hears of each rank. Output: whom to serve, to leave out, to replace.
+Input: what a hub hears of each rank. Output: whom to serve, to leave out, to replace.
 Nothing is sent or received here.
 """
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from impala_ms.errors import RunError
 
 logger = logging.getLogger(__name__)
 
@@ -18,10 +24,6 @@ REFUSED_IN_A_ROW = 10  # unrolls of one actor with a NaN or an infinity: that en
 EXPECTED, ALIVE, SILENT, LOST, LEFT = "expected", "alive", "silent", "lost", "left"
 
 
-class RunError(RuntimeError):
-    """Ends the run; its text is the reason that the user is told."""
-
-
 @dataclass
 class Member:
     """What is known of one actor rank. Times are those of ``time.monotonic()``."""
@@ -29,7 +31,7 @@ class Member:
     heard: float  # when it spoke last
     patience_s: float  # for how long it may be silent
     state: str = EXPECTED
-    about: dict = field(default_factory=dict)  # what its HELLO said
+    about: Mapping[str, Any] = field(default_factory=dict)  # what its HELLO said
     doing: str = ""  # beside acting, such as "evaluates"
     env_steps: int = 0  # decisions of the process that it is now
     incarnation: int = 0  # how many processes were this rank before
@@ -56,38 +58,38 @@ class Roster:
 
     def __init__(
         self,
-        ranks,
-        now,
+        ranks: Iterable[int],
+        now: float,
         *,
-        min_actors,
-        start_timeout_s,
-        heartbeat_s=None,
-        restarts=0,
-        refusals=REFUSED_IN_A_ROW,
-    ):
+        min_actors: int,
+        start_timeout_s: float,
+        heartbeat_s: float | None = None,
+        restarts: int = 0,
+        refusals: int = REFUSED_IN_A_ROW,
+    ) -> None:
         self.min_actors, self.restarts, self.refusals = min_actors, restarts, refusals
         self.start_timeout_s, self.heartbeat_s = start_timeout_s, heartbeat_s
         self.members = {rank: Member(now, start_timeout_s) for rank in ranks}
 
-    def of(self, *states):
+    def of(self, *states: str) -> set[int]:
         """Ranks in one of these states."""
         return {rank for rank, member in self.members.items() if member.state in states}
 
     @property
-    def alive(self):
+    def alive(self) -> set[int]:
         """Ranks that take part."""
         return self.of(ALIVE)
 
-    def returning(self):
+    def returning(self) -> set[int]:
         """Ranks for which a new process is to be started."""
         return {rank for rank, member in self.members.items() if member.replace_at is not None}
 
-    def greet(self, rank, about):
+    def greet(self, rank: int, about: Mapping[str, Any]) -> None:
         """It has said HELLO."""
         member = self.members[rank]
         member.state, member.about = ALIVE, about
 
-    def hear(self, rank, now):
+    def hear(self, rank: int, now: float) -> None:
         """It has spoken: one that was left out for its silence is taken back."""
         member = self.members[rank]
         back = member.state == SILENT
@@ -98,12 +100,12 @@ class Roster:
             member.state, member.replace_at = ALIVE if member.about else EXPECTED, None
             logger.warning("rank %d speaks again: taken back", rank)
 
-    def pause(self, seconds):
+    def pause(self, seconds: float) -> None:
         """The learner was busy or stopped for so long: it is not that the others were silent."""
         for member in self.members.values():
             member.heard += seconds
 
-    def deliver(self, rank, env_steps, now):
+    def deliver(self, rank: int, env_steps: int, now: float) -> None:
         """It has sent an unroll, at so many steps of its own."""
         member = self.members[rank]
         member.env_steps = env_steps
@@ -114,7 +116,7 @@ class Roster:
                 after_s = now - member.lost_at
                 logger.info("rank %d takes part again, %.1f s after it was lost", rank, after_s)
 
-    def refuse(self, who, rank, problem):
+    def refuse(self, who: str, rank: int, problem: str) -> None:
         """Warn of an unroll with a NaN or an infinity; too many in a row end the run."""
         member = self.members[rank]
         member.refused += 1
@@ -124,11 +126,11 @@ class Roster:
             raise RunError(f"{said}{row}")
         logger.warning("%s: the unroll is left out", said)
 
-    def leave(self, rank):
+    def leave(self, rank: int) -> None:
         """It has said that it ends."""
         self.members[rank].state, self.members[rank].replace_at = LEFT, None
 
-    def lose(self, rank, what, now, silent=False):
+    def lose(self, rank: int, what: str, now: float, silent: bool = False) -> None:
         """Leave a rank out.
 
         Args:
@@ -159,16 +161,17 @@ class Roster:
         if left + len(self.returning()) < self.min_actors:
             raise RunError(f"{said}; actors that remain: {left}, needed: {self.min_actors}")
 
-    def lose_silent(self, now):
+    def lose_silent(self, now: float) -> None:
         """Leave out those that have been silent for too long."""
         for rank in sorted(self.of(EXPECTED, *([ALIVE] if self.heartbeat_s else []))):
             member = self.members[rank]
             if now > member.heard + member.patience_s:
                 self.lose(rank, f"has not spoken in {member.patience_s:g} s", now, silent=True)
 
-    def due(self, now):
+    def due(self, now: float) -> list[int]:
         """Ranks for which a new process is to be started now: they are expected from here on."""
-        ranks = [rank for rank in sorted(self.returning()) if now > self.members[rank].replace_at]
+        times = {rank: self.members[rank].replace_at for rank in sorted(self.returning())}
+        ranks = [rank for rank, at in times.items() if at is not None and now > at]
         for rank in ranks:
             member = self.members[rank]
             member.replace_at, member.learned_since, member.state = None, None, EXPECTED

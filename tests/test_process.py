@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from impala_ms import config as configuration
-from impala_ms import cpus, device, errors, session
-from impala_ms.session import Run
+from impala_ms import cpus, device, errors, process
+from impala_ms.cluster.topology import Place
+from impala_ms.process import Run
 from tests.conftest import ROOT
 
 TRAIN = ROOT / "example" / "impala" / "train.py"
@@ -80,11 +81,11 @@ def be_rank(tmp_path, monkeypatch):
         fake = type("Fake", (FakeSession,), attributes)
         config.algorithm_config["session"]["type"] = fake
         transport = FakeTransport()
-        monkeypatch.setattr(session, "connect", lambda run, size: transport)
+        monkeypatch.setattr(process, "connect", lambda run, size: transport)
         console = io.StringIO()
-        run = Run(config, tmp_path, rank, None, None, console, time.time())
+        run = Run(config, tmp_path, rank, Place("learner", 1), None, None, console, time.time())
         run.stop_requested = stop_requested
-        code = session.be_rank(run, 3)
+        code = process.be_rank(run, 3)
         return SimpleNamespace(
             code=code, session=fake.made, transport=transport, said=console.getvalue()
         )
@@ -182,15 +183,15 @@ class TestRank:
 class TestExplain:
     def test_messages_of_this_package_stand_for_themselves(self):
         error = configuration.ConfigError("a is 1; it must be 2")
-        assert session.explain(error) == "a is 1; it must be 2"
+        assert process.explain(error) == "a is 1; it must be 2"
 
     def test_those_of_others_have_their_class(self):
-        assert session.explain(KeyError("track")) == "KeyError: 'track'"
-        assert session.explain(ZeroDivisionError()) == "ZeroDivisionError"
+        assert process.explain(KeyError("track")) == "KeyError: 'track'"
+        assert process.explain(ZeroDivisionError()) == "ZeroDivisionError"
 
     def test_a_long_text_is_cut(self):
         """It goes to the learner in a buffer of fixed size."""
-        line = session.explain(ValueError("é" * 400_000))
+        line = process.explain(ValueError("é" * 400_000))
         assert line.startswith("ValueError: ééé")
         assert line.endswith("é …")
         assert len(line) == errors.LONGEST + 2
@@ -198,23 +199,23 @@ class TestExplain:
     def test_where_it_came_from_is_always_there(self):
         error = ValueError("x" * 400_000)
         errors.add_note(error, "in step 7,\nenvironment 3")
-        assert session.explain(error).endswith(" x … in step 7, environment 3"[3:])
+        assert process.explain(error).endswith(" x … in step 7, environment 3"[3:])
 
     def test_an_exception_without_a_text_of_its_own(self):
         class Mute(Exception):
             def __str__(self):
                 raise RuntimeError("in str")
 
-        assert "Mute" in session.explain(Mute())
+        assert "Mute" in process.explain(Mute())
 
     def test_a_syntax_error_has_no_caret(self):
         with pytest.raises(SyntaxError) as caught:
             compile("a b", "mine.py", "exec")
-        line = session.explain(caught.value)
+        line = process.explain(caught.value)
         assert re.fullmatch(r"SyntaxError: invalid syntax.* \(mine\.py, line 1\)", line)
 
     def test_sys_exit_is_named(self):
-        said = session.explain(SystemExit(3))
+        said = process.explain(SystemExit(3))
         assert said == "it called sys.exit(3)"
 
     def test_whatever_its_class_does(self):
@@ -226,8 +227,8 @@ class TestExplain:
                 raise RuntimeError
 
         Broken.__module__ = None
-        assert session.explain(Broken()).startswith("Broken")
-        assert "whose repr() fails" in session.explain(SystemExit(Broken()))
+        assert process.explain(Broken()).startswith("Broken")
+        assert "whose repr() fails" in process.explain(SystemExit(Broken()))
 
 
 class TestThreads:
@@ -240,8 +241,8 @@ class TestThreads:
         return configuration.load("impala", ["--set", "trainer.actor_threads=2"], 4)
 
     def test_the_learner_has_what_the_actors_leave(self, config):
-        assert session.threads_of(config, 0) == 8 - 3 * 2
-        assert session.threads_of(config, 1) == 2
+        assert process.threads_of(config, 0) == 8 - 3 * 2
+        assert process.threads_of(config, 1) == 2
 
     @pytest.mark.parametrize(("ranks", "threads"), [(1, 8), (2, 6), (4, 2)])
     def test_actors_of_other_hosts_take_no_core_of_the_learner(
@@ -249,16 +250,16 @@ class TestThreads:
     ):
         monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
         monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(ranks))
-        assert session.threads_of(config, 0) == threads
-        assert session.threads_of(config, 1) == 2
+        assert process.threads_of(config, 0) == threads
+        assert process.threads_of(config, 1) == 2
 
     def test_the_learner_has_one_at_least(self, config, monkeypatch):
         monkeypatch.setattr(cpus, "usable_cores", lambda: 2)
-        assert session.threads_of(config, 0) == 1
+        assert process.threads_of(config, 0) == 1
 
     def test_the_learner_has_as_many_as_the_user_says(self, config):
         config.learner_params["threads"] = 5
-        assert session.threads_of(config, 0) == 5
+        assert process.threads_of(config, 0) == 5
 
 
 class TestByHand:

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from mindspore import ops
 
-from impala_ms.algorithm.impala.actor import IMPALAActor
-from impala_ms.algorithm.impala.checks import WIDEST, check_policy
-from impala_ms.algorithm.impala.choices import automatic_torso
-from impala_ms.algorithm.impala.network import IMPALAPolicy, Torso
+from impala_ms.agents.actor import PolicyActor
+from impala_ms.agents.checks import WIDEST, check_policy
+from impala_ms.agents.choices import automatic_torso
+from impala_ms.agents.network import ActorCriticPolicy
+from impala_ms.agents.torso import Torso
 from impala_ms.config import ConfigError
 from impala_ms.errors import describe
 from impala_ms.nets.weights import FlatWeights
@@ -20,7 +21,7 @@ from tests.fakes import box
 @pytest.fixture(scope="module")
 def policy():
     ms.set_seed(3)
-    return IMPALAPolicy(box(2, 3), Categorical(4), hidden_sizes=[16, 8], activation="relu")
+    return ActorCriticPolicy(box(2, 3), Categorical(4), hidden_sizes=[16, 8], activation="relu")
 
 
 def numpy_outputs(policy, observation):
@@ -114,17 +115,17 @@ class TestStructuredObservations:
 def test_core_and_last_action_need_inputs(policy):
     assert (policy.inputs, policy.state_size) == ((), 0)
     params = {"hidden_sizes": [4], "activation": "tanh"}
-    net = IMPALAPolicy(box(3), Categorical(2), last_action_reward=True, **params)
+    net = ActorCriticPolicy(box(3), Categorical(2), last_action_reward=True, **params)
     assert net.inputs == ("last_action", "last_reward")
     assert net.policy_head.in_channels == 4 + 2 + 1
-    net = IMPALAPolicy(box(3), Categorical(2), core="lstm", core_size=5, **params)
+    net = ActorCriticPolicy(box(3), Categorical(2), core="lstm", core_size=5, **params)
     assert net.inputs == ("first", "core_state")
     assert (net.state_size, net.policy_head.in_channels) == (10, 5)
 
 
 def test_a_separate_baseline_shares_nothing_with_the_policy():
     params = {"hidden_sizes": [6, 5], "separate_baseline": True, "last_action_reward": True}
-    net = IMPALAPolicy(box(3), Categorical(2), **params)
+    net = ActorCriticPolicy(box(3), Categorical(2), **params)
     rng = np.random.default_rng(0)
     observation = ms.Tensor(rng.normal(size=(4, 3)).astype(np.float32))
     last = (ms.Tensor([0, 1, 1, 0]), ms.Tensor(rng.normal(size=4).astype(np.float32)))
@@ -157,7 +158,7 @@ def test_the_distribution_is_that_of_the_actions(policy):
 def test_equal_seeds_give_equal_weights_on_every_rank():
     def flat(seed):
         ms.set_seed(seed)
-        net = IMPALAPolicy(box(3), Categorical(2), hidden_sizes=[4], activation="tanh")
+        net = ActorCriticPolicy(box(3), Categorical(2), hidden_sizes=[4], activation="tanh")
         return FlatWeights(net.get_parameters()).read()
 
     np.testing.assert_array_equal(flat(1), flat(1))
@@ -165,7 +166,7 @@ def test_equal_seeds_give_equal_weights_on_every_rank():
 
 
 def test_without_hidden_layers_the_policy_is_linear():
-    policy = IMPALAPolicy(box(2, 3), Categorical(4), hidden_sizes=[])
+    policy = ActorCriticPolicy(box(2, 3), Categorical(4), hidden_sizes=[])
     names = [parameter.name for parameter in policy.get_parameters()]
     assert sorted({name.partition(".")[0] for name in names}) == ["baseline_head", "policy_head"]
     x = np.random.default_rng(0).normal(size=(7, 2, 3)).astype(np.float32)
@@ -194,7 +195,7 @@ class NoCell:
 )
 def test_a_torso_that_is_none_or_takes_no_such_option(options, says):
     with pytest.raises(ConfigError, match=says):
-        IMPALAPolicy(box(20, 20), Categorical(4), **options)
+        ActorCriticPolicy(box(20, 20), Categorical(4), **options)
 
 
 class Own(ms.nn.Cell):
@@ -303,8 +304,8 @@ class Wrong(Own):
 )
 def test_outputs_of_a_network_of_ones_own_that_cannot_be_used(fault, says):
     """Found when the actor is compiled, in its first call, and said in one line."""
-    policy = Wrong(fault=fault, inputs=(), state_size=0)
-    actor = IMPALAActor(policy, None, 5, None)
+    policy = Wrong(fault=fault, inputs=(), state_size=0, parts=0)
+    actor = PolicyActor(policy, None, 5, None)
     with pytest.raises(Exception) as raised:  # noqa: PT011  (of a class that MindSpore chooses)
         actor(ms.Tensor(np.zeros((5, 2), np.float32)), ms.Tensor(np.zeros((5, 2), np.float32)))
     line = describe(raised.value)
@@ -315,9 +316,9 @@ def test_outputs_of_a_network_of_ones_own_that_cannot_be_used(fault, says):
 def test_choices_that_would_not_fit_into_memory():
     many = {"type": "Discrete", "n": WIDEST + 1, "start": 0}
     with pytest.raises(ConfigError, match="the Discrete observation space has 100,001 choices"):
-        IMPALAPolicy(many, Categorical(4))
+        ActorCriticPolicy(many, Categorical(4))
     with pytest.raises(ConfigError, match="the action space has 100,001 choices"):
-        IMPALAPolicy(box(3), Categorical(WIDEST + 1))
+        ActorCriticPolicy(box(3), Categorical(WIDEST + 1))
 
 
 @pytest.mark.parametrize(
@@ -343,7 +344,7 @@ def test_choices_that_would_not_fit_into_memory():
 )
 def test_images_choose_a_convolutional_torso(space, torso, why):
     assert automatic_torso(space) == (torso, why)
-    net = IMPALAPolicy(space, Categorical(2))
+    net = ActorCriticPolicy(space, Categorical(2))
     assert isinstance(net.torso.whole if net.torso.single else net.torso, ms.nn.Cell)
     named = {type(cell).__name__ for cell in net.cells_and_names() for cell in cell[1:]}
     assert ("Shallow" in named) == (torso == "shallow")
@@ -354,10 +355,10 @@ def test_images_choose_a_convolutional_torso(space, torso, why):
 def test_a_structure_of_one_part_is_read_as_that_part_alone(part, normalize):
     if normalize and part["type"] == "Discrete":
         pytest.skip("a choice is not normalized")
-    net = IMPALAPolicy(
+    net = ActorCriticPolicy(
         {"type": "Dict", "spaces": {"x": part}}, Categorical(2), normalize_observations=normalize
     )
     x = ms.Tensor(np.array([[1.0, 2.0]], np.float32) if part["type"] == "Box" else np.array([3]))
-    alone = IMPALAPolicy(part, Categorical(2), normalize_observations=normalize)
+    alone = ActorCriticPolicy(part, Categorical(2), normalize_observations=normalize)
     FlatWeights(alone.get_parameters()).write(FlatWeights(net.get_parameters()).read())
     np.testing.assert_array_equal(net((x,))[0].asnumpy(), alone(x)[0].asnumpy())

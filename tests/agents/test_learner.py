@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from impala_ms import checkpoint, config
-from impala_ms.algorithm.impala.learner import INPUTS, STATISTICS, IMPALALearner
-from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.agents.actor_critic import VTraceLearner
+from impala_ms.agents.learner import INPUTS
+from impala_ms.agents.network import ActorCriticPolicy
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.distributions import Categorical
@@ -30,7 +31,7 @@ BASE = config.load("impala", [], 2).learner_params | {
 
 
 def make_learner(**changes):
-    return IMPALALearner(linear_net((D,), A), BASE | changes, TOTAL_ENV_STEPS)
+    return VTraceLearner(linear_net((D,), A), BASE | changes, TOTAL_ENV_STEPS)
 
 
 def random_batch(unrolls, envs, seed=0):
@@ -194,7 +195,7 @@ def assert_steps_as_by_hand(learner, p, batches, env_steps=0):
         lr = p["lr"] * (1.0 - env_steps / TOTAL_ENV_STEPS if p["lr_schedule"] == "linear" else 1.0)
         new = by_formula.step(flat, gradient, lr)
         got = learner.learn(batch, env_steps)
-        assert set(got) == {*STATISTICS, "learning_rate"}
+        assert set(got) == {*VTraceLearner.statistics, "gradient_norm", "applied", "learning_rate"}
         assert got.pop("learning_rate") == pytest.approx(lr)
         for name, value in statistics.items():
             assert got[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
@@ -367,7 +368,7 @@ class TestWeights:
                 recorder.add_update(statistics, np.zeros(2), np.zeros(2), steps)
 
         def make():
-            return IMPALALearner(linear_net((D,), A), BASE | changes, 3000)  # of about 2400 steps
+            return VTraceLearner(linear_net((D,), A), BASE | changes, 3000)  # of about 2400 steps
 
         whole, totals = make(), Recorder(0.0)
         whole.weights.write(random_weights())
@@ -449,8 +450,8 @@ class TestGradient:
     @classmethod
     def deep(cls):
         ms.set_seed(2)
-        policy = IMPALAPolicy(box(D), Categorical(A), hidden_sizes=[6, 5], activation="tanh")
-        learner = IMPALALearner(policy, BASE, TOTAL_ENV_STEPS)
+        policy = ActorCriticPolicy(box(D), Categorical(A), hidden_sizes=[6, 5], activation="tanh")
+        learner = VTraceLearner(policy, BASE, TOTAL_ENV_STEPS)
         rng = np.random.default_rng(4)
         learner.weights.write(rng.normal(size=learner.weights.size).astype(np.float32))
         return learner
@@ -483,7 +484,7 @@ class TestGradient:
         # Every row has a value of its own: observation i is the i-th unit vector.
         rows = T + 1
         policy = linear_net((rows,), A)
-        net = IMPALALearner(policy, BASE | {"loss_reduction": "sum"}, TOTAL_ENV_STEPS)
+        net = VTraceLearner(policy, BASE | {"loss_reduction": "sum"}, TOTAL_ENV_STEPS)
         values = np.random.default_rng(8).normal(size=rows).astype(np.float32)
         flat = np.zeros(net.weights.size, np.float32)
         flat[-rows:] = values
@@ -529,8 +530,10 @@ def test_learns_from_the_clipped_reward_and_leaves_the_raw_one():
 
 def test_statistics_of_observations_count_each_row_once():
     """The last row is the next unroll's first; replays and skipped updates do not count."""
-    policy = IMPALAPolicy(box(D), Categorical(A), hidden_sizes=[4], normalize_observations=True)
-    learner = IMPALALearner(policy, BASE | {"lr": 0.1}, TOTAL_ENV_STEPS)
+    policy = ActorCriticPolicy(
+        box(D), Categorical(A), hidden_sizes=[4], normalize_observations=True
+    )
+    learner = VTraceLearner(policy, BASE | {"lr": 0.1}, TOTAL_ENV_STEPS)
     batches = [random_batch(2, 3, seed) for seed in (0, 1)]
     learner.learn(batches[0])
     learner.learn(batches[0], new=False)

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from impala_ms import compat
-from impala_ms.algorithm.impala import actor as module
-from impala_ms.algorithm.impala import session
-from impala_ms.algorithm.impala.actor import IMPALAActor, evaluate
-from impala_ms.algorithm.impala.network import IMPALAPolicy
-from impala_ms.envs.make import episode_seeds, make_vec
+from impala_ms import compat, seeds
+from impala_ms.agents import actor as module
+from impala_ms.agents.actor import PolicyActor
+from impala_ms.agents.evaluation import evaluate
+from impala_ms.agents.network import ActorCriticPolicy
+from impala_ms.envs.make import make_vec
 from impala_ms.ops.distributions import Categorical
+from impala_ms.seeds import episode_seeds
 from impala_ms.trajectory import ALIGNMENT_BYTES, TrajectorySpec
 from tests import compiled, fakes  # noqa: F401  compiled sets graph mode
 
@@ -31,7 +32,7 @@ def counting(ends="terminated", lengths=LENGTHS, envs=E):
 
 
 def make_actor(environment, seed=0):
-    return IMPALAActor(fakes.linear_net((1,), 2), environment, T, np.random.default_rng((seed, 99)))
+    return PolicyActor(fakes.linear_net((1,), 2), environment, T, np.random.default_rng((seed, 99)))
 
 
 def weights(slope=0.0, bias=0.0):
@@ -207,8 +208,10 @@ class TestWeights:
             assert unroll["behaviour_version"] == version
 
     def test_a_network_that_was_compiled_gives_the_logits_of_its_weights(self):
-        policy = IMPALAPolicy(fakes.box(1), Categorical(2), hidden_sizes=[8], activation="relu")
-        actor = IMPALAActor(policy, counting(), T, np.random.default_rng(0))
+        policy = ActorCriticPolicy(
+            fakes.box(1), Categorical(2), hidden_sizes=[8], activation="relu"
+        )
+        actor = PolicyActor(policy, counting(), T, np.random.default_rng(0))
         actor.begin()
         rng = np.random.default_rng(1)
         for _ in range(2):
@@ -241,7 +244,7 @@ class TestGetAction:
 @pytest.fixture(scope="module")
 def balancer():
     """An actor that plays CartPole well when greedy."""
-    actor = IMPALAActor(fakes.linear_net((4,), 2), None, T, np.random.default_rng(7))
+    actor = PolicyActor(fakes.linear_net((4,), 2), None, T, np.random.default_rng(7))
     flat = np.zeros(actor.weights.size, np.float32)
     flat[4:8] = [0.1, 0.5, 2.0, 2.0]  # push towards the side to which the pole falls
     actor.set_weights(0, flat)
@@ -280,9 +283,11 @@ class TestEvaluate:
         assert greedy[0].mean() > 2 * self.cartpole(balancer, 1).mean()
 
     def test_evaluation_and_every_rank_have_environments_and_actions_of_their_own(self):
-        seeds = [episode_seeds(1, 0, rank, 0, 8) for rank in (0, 1, 2, 99, session.EVALUATION)]
-        assert len(set(np.ravel(seeds))) == 5 * 8
-        actions = [(1, 0, rank, 0, session.ACTIONS) for rank in (0, 1, 2, 99)] + [1]
+        of_environments = [
+            episode_seeds(1, 0, rank, 0, 8) for rank in (0, 1, 2, 99, seeds.EVALUATION)
+        ]
+        assert len(set(np.ravel(of_environments))) == 5 * 8
+        actions = [seeds.of_actions(1, 0, rank, 0) for rank in (0, 1, 2, 99)] + [1]
         assert len({np.random.default_rng(seed).random() for seed in actions}) == 5
 
     def test_training_goes_on_as_if_there_had_been_no_evaluation(self):

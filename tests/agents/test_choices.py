@@ -3,8 +3,8 @@
 import pytest
 
 from impala_ms import checkpoint, config
-from impala_ms.algorithm.impala import session
-from impala_ms.algorithm.impala.choices import described, settle_torso, warnings
+from impala_ms.agents import build
+from impala_ms.agents.choices import described, settle_torso, warnings
 from tests.fakes import box
 
 DISCRETE = {"type": "Discrete", "n": 2, "start": 0}
@@ -121,7 +121,7 @@ def test_the_start_says_what_is_seen_and_done():
 
 def test_a_checkpoint_for_other_actions_is_refused_though_its_weights_fit():
     state = {"spaces": spaces_of(box(4))}
-    session.check_actions(state, spaces_of(box(4)), "a.ckpt")
-    session.check_actions({}, spaces_of(box(4)), "a.ckpt")  # of an earlier version
+    build.check_actions(state, spaces_of(box(4)), "a.ckpt")
+    build.check_actions({}, spaces_of(box(4)), "a.ckpt")  # of an earlier version
     with pytest.raises(checkpoint.CheckpointError, match=r"a\.ckpt is of a policy for the actions"):
-        session.check_actions(state, spaces_of(box(4), box(1)), "a.ckpt")
+        build.check_actions(state, spaces_of(box(4), box(1)), "a.ckpt")

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from impala_ms import compat, config
-from impala_ms.algorithm.impala.actor import IMPALAActor, Stream, check_mask, evaluate
-from impala_ms.algorithm.impala.learner import IMPALALearner
-from impala_ms.algorithm.impala.network import IMPALAPolicy
+from impala_ms.agents.actor import PolicyActor, Stream, check_mask
+from impala_ms.agents.actor_critic import VTraceLearner
+from impala_ms.agents.evaluation import evaluate
+from impala_ms.agents.network import ActorCriticPolicy
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.ops.distributions import make_distribution
-from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, leaf_array, leaves
+from impala_ms.spaces import leaf_array, leaves
+from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec
 from tests.compiled import FunctionCell
 
 LEARNER = config.load("impala", [], 2).learner_params
@@ -56,11 +58,12 @@ def make_policy(environment, options=None, **params):
         shape = [environment.frame_stack, *observation["shape"]]
         observation = observation | {"shape": shape}
     ms.set_seed(3)
-    policy = IMPALAPolicy(
+    policy = ActorCriticPolicy(
         observation, make_distribution(spaces["action"]), **params, **(options or {})
     )
     # larger heads, so that a difference shows
     policy.policy_head.weight.set_data(policy.policy_head.weight * 100)
+    policy.frame_stack = environment.frame_stack
     return policy
 
 
@@ -81,7 +84,7 @@ def make_spec(environment, policy):
 
 def play(environment, policy, unrolls, spec):
     """A batch of unrolls that follow each other, as the learner receives them."""
-    actor = IMPALAActor(policy, environment, T, np.random.default_rng(5))
+    actor = PolicyActor(policy, environment, T, np.random.default_rng(5))
     batches = Batches(spec, unrolls)
     for _ in range(unrolls):
         buffer, unroll = spec.empty()
@@ -143,7 +146,7 @@ def test_the_learner_computes_the_logits_that_the_actor_recorded(kind):
     environment = make_environment(observation_space, action_space, frames)
     policy = make_policy(environment, **params)
     batch = play(environment, policy, 4, make_spec(environment, policy))
-    learner = IMPALALearner(policy, LEARNER, 1000)
+    learner = VTraceLearner(policy, LEARNER, 1000)
     logits, _ = forward(learner, batch)
     assert logits[:, :T].shape == batch["behaviour_logits"].shape
     assert batch["first"][:, 1:T].sum() > 5  # episodes end inside unrolls
@@ -161,8 +164,8 @@ def test_nothing_is_compiled_again_for_new_values():
     space = gymnasium.spaces.Dict({"a": BOX, "b": gymnasium.spaces.Discrete(3)})
     environment = make_environment(space, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
-    actor = IMPALAActor(policy, environment, T, np.random.default_rng(5))
-    learner = IMPALALearner(policy, LEARNER, 1000)
+    actor = PolicyActor(policy, environment, T, np.random.default_rng(5))
+    learner = VTraceLearner(policy, LEARNER, 1000)
     spec = make_spec(environment, policy)
     for _ in range(3):
         batches = Batches(spec, 1)
@@ -175,7 +178,7 @@ def test_two_unrolls_give_the_logits_of_one_of_double_length():
     environment = make_environment(*KINDS["lstm, last action"][:2])
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
     batch = play(environment, policy, 2, make_spec(environment, policy))
-    learner = IMPALALearner(policy, LEARNER, 1000)
+    learner = VTraceLearner(policy, LEARNER, 1000)
     two, _ = forward(learner, batch)
     one = {}
     for name, values in batch.items():
@@ -195,7 +198,7 @@ def test_the_state_matters_and_is_forgotten_at_the_first_row_of_an_episode():
     environment = make_environment(BOX, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm"][3])
     batch = play(environment, policy, 2, make_spec(environment, policy))
-    learner = IMPALALearner(policy, LEARNER, 1000)
+    learner = VTraceLearner(policy, LEARNER, 1000)
     before, _ = forward(learner, batch)
     batch["core_state"] = batch["core_state"] + 1.0
     after, _ = forward(learner, batch)
@@ -208,7 +211,7 @@ def test_the_state_matters_and_is_forgotten_at_the_first_row_of_an_episode():
 def test_evaluation_uses_memory_as_the_actor_does():
     environment = make_environment(BOX, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
-    actor = IMPALAActor(policy, environment, T, np.random.default_rng(0))
+    actor = PolicyActor(policy, environment, T, np.random.default_rng(0))
     stream, seen = Stream(environment, policy), []
     for _ in range(12):
         action, logits, state = actor.get_action(compat.EVAL, stream)
@@ -265,7 +268,7 @@ class TestMasks:
         assert (~valid).sum() > 5
         assert (~batch["action_mask"].any(-1)).sum() > 5
         assert taken[valid].all()
-        learner = IMPALALearner(policy, LEARNER, 1000)
+        learner = VTraceLearner(policy, LEARNER, 1000)
         statistics = learner.learn(batch)
         assert all(np.isfinite(value) for value in statistics.values())
         assert statistics["rho_mean"] == pytest.approx(1.0, abs=1e-4)

@@ -15,7 +15,7 @@ from impala_ms.config import ConfigError, check_arguments
 INPUTS = ("last_action", "last_reward", "first", "core_state")
 # What a torso and a network have where their class does not say otherwise.
 TORSO_DEFAULTS = {"prepare": lambda observations: observations}
-POLICY_DEFAULTS = {"inputs": (), "state_size": 0} | TORSO_DEFAULTS
+POLICY_DEFAULTS = {"inputs": (), "state_size": 0, "parts": 0, "frame_stack": 1} | TORSO_DEFAULTS
 WIDEST = 100_000  # inputs of a one-hot observation or outputs of a policy, each a row of weights
 
 
@@ -112,7 +112,7 @@ def check_outputs(outputs, rows, width, state_shape):
         state_shape: ``(S, E, state_size)``; with a state_size of 0 there is no state.
 
     Raises:
-        ValueError: If they are not as those of ``IMPALAPolicy``.
+        ValueError: If they are not as those of ``ActorCriticPolicy``.
     """
     wanted = "parameters [N, A] and baseline [N]"
     parts = 2

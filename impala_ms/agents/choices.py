@@ -4,11 +4,11 @@ Input: the configuration, and the spaces of the environment. Output: the torso o
 lines for the user.
 """
 
-from impala_ms.trajectory import leaf_array, leaves
+from impala_ms.spaces import leaf_array, leaves
 
 NO_IMAGES = "observations are not images"
 SMALLEST_SIDE = 20  # pixels; the shallow network needs as many
-IMPALA_POLICY = "impala_ms.algorithm.impala.network:IMPALAPolicy"
+ACTOR_CRITIC_POLICY = "impala_ms.agents.network:ActorCriticPolicy"
 
 
 def seen_space(spaces):
@@ -93,7 +93,7 @@ def warnings(config, spaces, has_step_limit=True):
         "network.activation": params["torso"] != "mlp",
         "network.core_size": params["core"] == "none",
     }
-    if config.algorithm_config["policy_and_network"]["type"] == IMPALA_POLICY:
+    if config.algorithm_config["policy_and_network"]["type"] == ACTOR_CRITIC_POLICY:
         lines += [
             f"{path} is not used: the torso is {params['torso']}, the core {params['core']}"
             for path, is_unused in unused.items()
@@ -138,7 +138,7 @@ def described(config, spaces):
         torso += f" {network['hidden_sizes']}"
     core = "" if network["core"] == "none" else f" + {network['core']} {network['core_size']}"
     own = config.algorithm_config["policy_and_network"]["type"]
-    name = f"{torso}{core}" if own == IMPALA_POLICY else own
+    name = f"{torso}{core}" if own == ACTOR_CRITIC_POLICY else own
     observation, action = _short(seen_space(spaces)), _short(spaces["action"])
     if spaces["action"]["type"] == "Box":
         scaled = config.collect_env_params["scale_actions"]

@@ -1,22 +1,18 @@
 """Act: play T steps in E environments with the newest weights and record an unroll.
 
 Input: observations of the environments, weights from the learner. Output: unrolls in the layout
-of ``trajectory``, which ``trainer`` sends.
+of ``trajectory``, which ``cluster/spoke`` sends.
 """
 
-import logging
-import math
 import time
 
 import mindspore as ms
 import numpy as np
 
 from impala_ms import compat
-from impala_ms.algorithm.impala.checks import check_outputs
+from impala_ms.agents.checks import check_outputs
+from impala_ms.frames import push_frame
 from impala_ms.nets.weights import FlatWeights
-from impala_ms.trajectory import push_frame
-
-logger = logging.getLogger(__name__)
 
 
 class Stream:
@@ -89,7 +85,7 @@ class Stream:
         return reward, terminated
 
 
-class IMPALAActor(compat.Actor):
+class PolicyActor(compat.Actor):
     """One compiled call a step for all environments of the rank.
 
     Args:
@@ -113,7 +109,7 @@ class IMPALAActor(compat.Actor):
         self.wait_s = 0.0
         self._last_unroll_s = time.perf_counter()
         self._stream = None
-        self.parts = 0  # of a structured observation
+        self.parts = policy.parts  # of a structured observation, or 0
         self.inputs = len(policy.inputs)
         self.state_size = int(policy.state_size)
 
@@ -156,8 +152,6 @@ class IMPALAActor(compat.Actor):
         share = ms.Tensor.from_numpy
         mask = stream.environment.action_mask
         arrays = [np.ascontiguousarray(part) for part in stream.observation]
-        if isinstance(stream.frame, dict):
-            self.parts = len(arrays)
         if stream.names:
             arrays += stream.inputs()
         if mask is not None:
@@ -165,15 +159,10 @@ class IMPALAActor(compat.Actor):
         action, logits, *state = self(share(noise), *map(share, arrays))
         return action.asnumpy(), logits.asnumpy(), state[0].asnumpy()[0] if state else None
 
-    def get_action(self, phase, params):
-        """As ``decide``, with random numbers drawn here.
-
-        Args:
-            phase: ``compat.COLLECT`` to sample, ``compat.EVAL`` for the mode.
-            params: ``Stream``.
-        """
-        noise = self.distribution.noise(self.rng, (params.environment.num_envs,))
-        return self.decide(params, np.zeros_like(noise) if phase == compat.EVAL else noise)
+    def choose(self, stream, greedy):
+        """As ``decide``, with random numbers drawn here, or with the mode if ``greedy``."""
+        noise = self.distribution.noise(self.rng, (stream.environment.num_envs,))
+        return self.decide(stream, np.zeros_like(noise) if greedy else noise)
 
     def set_weights(self, version, flat):
         """Use new weights from the next unroll on; ``flat`` is copied."""
@@ -186,19 +175,15 @@ class IMPALAActor(compat.Actor):
         noise = self.distribution.noise(np.random.default_rng(), (self.environment.num_envs,))
         self.decide(self._stream, noise)
 
-    def act(self, phase, params):
-        """Play one unroll of T steps into ``params``.
+    def play(self, unroll):
+        """Play one unroll of T steps.
 
         Args:
-            phase: ``compat.COLLECT``.
-            params: Views of an unroll (``TrajectorySpec.views``), overwritten.
-
-        Returns:
-            ``params``.
+            unroll: Views of an unroll (``TrajectorySpec.views``), overwritten.
         """
         if self._stream is None:
             self.begin()
-        unroll, stream, environment = params, self._stream, self.environment
+        stream, environment = self._stream, self.environment
         names = [name for name in unroll if name.startswith("observation")]
         older = environment.frame_stack - 1
 
@@ -239,63 +224,6 @@ class IMPALAActor(compat.Actor):
         now = time.perf_counter()
         unroll["wait_fraction"][...] = self.wait_s / max(now - self._last_unroll_s, 1e-9)
         self.wait_s, self._last_unroll_s = 0.0, now
-        return unroll
-
-
-def evaluate(actor, environment, episodes, *, greedy, seed, max_steps=math.inf, stop=None):
-    """Play whole episodes with the actor's current weights.
-
-    Every environment plays its share of the episodes, so that long ones count as much as short
-    ones. The environment must be fresh: equal seeds then give equal returns.
-
-    An environment without a time limit may never end an episode: one of ``max_steps`` steps is the
-    last of its environment, and counts with its return so far. A warning says so.
-
-    Args:
-        actor: ``IMPALAActor``.
-        environment: ``VectorEnvironment`` that has not been stepped.
-        episodes: Number of episodes.
-        greedy: Whether to take the mode instead of a sample.
-        seed: Of the actions' random numbers.
-        max_steps: Of one episode, where the environment has no time limit.
-        stop: None, or a function that ends the evaluation early by returning True.
-
-    Returns:
-        ``[episodes]`` float64 raw returns, fewer if some were cut off, or None if stopped early.
-    """
-    envs = environment.num_envs
-    limit = max_steps if environment.step_limit is None else math.inf
-    so_far, lengths, cut = np.zeros(envs), np.zeros(envs, np.int64), 0
-    quota = np.full(envs, episodes // envs)
-    quota[: episodes % envs] += 1
-    returns = [[] for _ in range(envs)]
-    stream = Stream(environment, actor.policy)
-    phase = compat.EVAL if greedy else compat.COLLECT
-    rng, actor.rng = actor.rng, np.random.default_rng(seed)
-    try:
-        while quota.any():
-            if stop is not None and stop():
-                return None
-            action, _, state = actor.get_action(phase, stream)
-            reward, _ = stream.step(action, state)
-            so_far, lengths = so_far + reward, lengths + ~stream.first
-            for env, value, _ in zip(*environment.finished, strict=True):
-                so_far[env] = lengths[env] = 0
-                if quota[env]:
-                    quota[env] -= 1
-                    returns[env].append(value)
-            for env in np.flatnonzero((lengths >= limit) & (quota > 0)):
-                quota[env], cut = 0, cut + 1
-                returns[env].append(so_far[env])
-    finally:
-        actor.rng = rng
-    if cut:
-        logger.warning(
-            "%d of %d evaluation episodes were cut off after %d steps, and count with their return "
-            "so far: %s has no time limit (eval_env.max_episode_steps sets one)",
-            *(cut, sum(map(len, returns)), max_steps, environment.id),
-        )
-    return np.concatenate(returns)
 
 
 def check_mask(mask, first):

@@ -6,7 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from impala_ms.ops import losses
+from impala_ms.agents import actor_critic as losses
 from tests.compiled import compiled, eager, one_by_one, to_tensor
 
 BARS = {"rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0, "lambda_": 1.0}
@@ -47,7 +47,7 @@ class TestTargets:
         ],
     )
     def test_by_hand(self, how, correction, changes, vs, advantages):
-        run = how(partial(losses.targets, correction, **(BARS | changes)))
+        run = how(partial(losses.corrected_targets, correction, **(BARS | changes)))
         got_vs, got_advantages = run(*self.INPUTS)
         np.testing.assert_allclose(got_vs, column(*vs), rtol=1e-6)
         np.testing.assert_allclose(got_advantages, column(*advantages), rtol=1e-6)
@@ -63,7 +63,7 @@ class TestTargets:
         reset = np.zeros((steps, envs), np.bool_)
         reset[resets, range(envs)] = True
         later = np.arange(steps)[:, None] >= resets
-        run = how(partial(losses.targets, correction, **BARS))
+        run = how(partial(losses.corrected_targets, correction, **BARS))
 
         def before(log_rhos, rewards, values, bootstrap):
             vs, advantages = run(log_rhos, reset, discounts, rewards, values, bootstrap)
@@ -90,7 +90,7 @@ class TestTargets:
     @pytest.mark.parametrize("correction", losses.CORRECTIONS)
     def test_a_truncated_episode_bootstraps_from_its_final_observation(self, correction):
         # row 0 ends the episode, x_1 is its final observation of value 10, row 1 only resets
-        run = compiled(partial(losses.targets, correction, **BARS))
+        run = compiled(partial(losses.corrected_targets, correction, **BARS))
         reset = np.array([[False], [True], [False]])
         for discount, target in [(0.5, 6.0), (0.0, 1.0)]:
             vs, advantages = run(
@@ -108,7 +108,7 @@ class TestTargets:
     def test_are_constants(self, correction):
         def weighted(log_rhos, rewards, values, bootstrap):
             log, reset, discounts, *_ = map(to_tensor, self.INPUTS)
-            vs, advantages = losses.targets(
+            vs, advantages = losses.corrected_targets(
                 correction, log + log_rhos, reset, discounts, rewards, values, bootstrap, **BARS
             )
             # the inputs are added so that a gradient is there to be seen

@@ -1,0 +1,172 @@
+"""Make what a configuration names: network, actor, environments, the layout of an unroll.
+
+Input: ``Config``, and the spaces of the environment. Output: parts of a rank, checked. Classes are
+resolved here, only by the rank that needs them.
+"""
+
+from pathlib import Path
+
+from impala_ms import checkpoint, seeds
+from impala_ms.agents.checks import check_policy
+from impala_ms.agents.choices import automatic_torso, seen_space
+from impala_ms.agents.evaluation import evaluate
+from impala_ms.config import ConfigError, check_arguments, check_kept, resolve
+from impala_ms.ops.distributions import make_distribution
+from impala_ms.spaces import leaf_array, leaves
+from impala_ms.trajectory import TrajectorySpec
+
+
+def make_policy(config, spaces):
+    """The network for these spaces; its parameters have the same order on every rank.
+
+    Raises:
+        ConfigError: If a network of the user's takes other settings, or cannot be used.
+    """
+    name = config.algorithm_config["policy_and_network"]["type"]
+    network = resolve(name)
+    observation = seen_space(spaces)
+    params = dict(config.network_params)
+    params["torso"] = params["torso"] or automatic_torso(observation)[0]
+    options = params.pop("options")
+    normalize = params["normalize_observations"]
+    if not normalize:  # a network of the user's need not know of it
+        del params["normalize_observations"]
+    arguments = observation, make_distribution(spaces["action"])
+    check_arguments(
+        f"the network {name}",
+        "it is made by (observation_space, distribution, **all that is in network_params and its "
+        "options)",
+        network,
+        *arguments,
+        **options,
+        **params,
+    )
+    policy = network(*arguments, **options, **params)
+    check_policy(policy, name, params["core"])
+    parts = leaves(spaces["observation"])
+    policy.parts = 0 if "" in parts else len(parts)
+    policy.frame_stack = spaces["frame_stack"]
+    if params["separate_baseline"] and not hasattr(policy, "baseline_torso"):
+        raise ConfigError(
+            f"network.separate_baseline is true, but the network {name} has no baseline_torso: "
+            "set it to false"
+        )
+    if normalize and getattr(policy, "normalizer", None) is None:
+        raise ConfigError(
+            f"network.normalize_observations is true, but the network {name} does not do that: "
+            "set it to false"
+        )
+    return policy
+
+
+def check_actions(state, spaces, path):
+    """Refuse a checkpoint of a policy for other actions, though its weights may fit.
+
+    Raises:
+        CheckpointError: If the action space is another; older checkpoints do not say theirs.
+    """
+    there = state.get("spaces", spaces)["action"]
+    if there != spaces["action"]:
+        raise checkpoint.CheckpointError(
+            f"the checkpoint {path} is of a policy for the actions {there}, and those here are "
+            f"{spaces['action']}: give an environment with the same actions"
+        )
+
+
+def begin_with(config, learner, spaces):
+    """Give a new run the weights of a checkpoint, or of the newest one in a run folder.
+
+    Raises:
+        CheckpointError: If it cannot be read, or is of another network.
+        ConfigError: If its network was used in another way.
+    """
+    source = Path(config.trainer_params["init_from"])
+    if source.is_dir():
+        path, saved, state = checkpoint.latest(source / "checkpoints")
+    else:
+        path, (saved, state) = source, checkpoint.load(source)
+    here = {parameter.name: parameter for parameter in learner.policy.get_parameters()}
+    checkpoint.restore(here, checkpoint.of_network(saved, state), path)
+    check_actions(state, spaces, path)
+    bounded = spaces["action"]["type"] == "Box"
+    without = () if bounded else ("collect_env.scale_actions",)
+    check_kept(config, state["config"], f"the weights of {path} are taken, but there", without)
+    return path
+
+
+def make_actor(config, policy, environment, rng):
+    """The actor that the configuration names."""
+    actor = resolve(config.algorithm_config["actor"]["type"])
+    return actor(policy, environment, config.trainer_params["unroll_length"], rng)
+
+
+def make_learner(config, policy):
+    """The learner that the configuration names.
+
+    Raises:
+        ConfigError: If a learner of the user's takes other options.
+    """
+    name = config.algorithm_config["learner"]["type"]
+    learner, params = resolve(name), config.learner_params
+    options = params.get("options", {})
+    arguments = policy, params, config.trainer_params["total_env_steps"]
+    check_arguments(
+        f"the learner {name} with learner.options {options}",
+        "it is made by (policy, learner_params, total_env_steps, **learner.options)",
+        learner,
+        *arguments,
+        **options,
+    )
+    return learner(*arguments, **options)
+
+
+def make_spec(config, spaces, policy):
+    """Layout of an unroll, the same on every rank."""
+    parts = leaves(spaces["observation"])
+    distribution = policy.distribution
+    return TrajectorySpec(
+        unroll_length=config.trainer_params["unroll_length"],
+        num_envs=config.collect_env_params["num_envs"],
+        observation={path: leaf_array(leaf) for path, leaf in parts.items()},
+        action_shape=distribution.action_shape,
+        action_dtype=distribution.action_dtype,
+        policy_parameters=distribution.num_parameters,
+        frame_stack=spaces["frame_stack"],
+        mask_size=spaces["action_mask"],
+        inputs=policy.inputs,
+        state_size=policy.state_size,
+    )
+
+
+def make_environment(config, kind, num_envs, seeds):
+    """The environment of ``collect`` or ``eval``."""
+    params = dict(getattr(config, f"{kind}_env_params"))
+    params.pop("num_envs")
+    make = resolve(config.algorithm_config[f"{kind}_environment"]["type"])
+    return make(params.pop("id"), num_envs=num_envs, seeds=seeds, **params)
+
+
+def evaluate_policy(config, actor, *, episodes, greedy, stop=None):
+    """Play evaluation episodes: equal weights, episodes and seed give equal returns.
+
+    Args:
+        config: ``Config``; the environment is ``eval_env_params``.
+        actor: ``PolicyActor`` with the weights to play with.
+        episodes: Number of episodes.
+        greedy: Whether to take the most likely action instead of a sample.
+        stop: None, or a function that ends it early by returning True.
+
+    Returns:
+        ``[episodes]`` float64 raw returns, or None if stopped early.
+    """
+    envs, seed = min(config.eval_env_params["num_envs"], episodes), config.trainer_params["seed"]
+    environment = make_environment(
+        config, "eval", envs, seeds.episode_seeds(seed, 0, seeds.EVALUATION, 0, envs)
+    )
+    try:
+        limit = config.trainer_params["eval_max_steps"]
+        return evaluate(
+            actor, environment, episodes, greedy=greedy, seed=seed, max_steps=limit, stop=stop
+        )
+    finally:
+        environment.close()

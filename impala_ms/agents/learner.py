@@ -1,0 +1,238 @@
+"""Learn: one compiled step from a batch of unrolls to new weights.
+
+Input: batches of ``trajectory``, assembled by the hub. Output: new weights and the numbers of the
+step. The loss is a subclass's, such as those of ``agents/actor_critic``.
+"""
+
+import math
+from typing import ClassVar
+
+import mindspore as ms
+from mindspore import nn, ops
+
+from impala_ms import compat
+from impala_ms.frames import stack_places
+from impala_ms.nets.rmsprop import RMSProp
+from impala_ms.nets.weights import FlatWeights
+
+INPUTS = ("action", "reward", "terminated", "first", "behaviour_logits")
+BEFORE = ("last_action", "last_reward", "core_state")  # what a policy may read beside observations
+
+
+class GradientLearner(compat.Learner):
+    """A loss, its gradient clipped by the global norm, and an optimiser, as one compiled graph.
+
+    A subclass has ``loss`` and, by name, the numbers that it returns.
+
+    Args:
+        policy: Network whose weights are learned, as ``make_policy`` leaves it.
+        params: ``learner_params`` of the configuration.
+        total_env_steps: Environment steps at which a linear schedule reaches 0.
+        **options: ``learner.options``; for a learner of your own.
+
+    Attributes:
+        statistics: Names of the numbers that ``loss`` returns, the loss first.
+        columns: Those that are columns of ``metrics.csv`` only with this learner,
+            ``{name: (unit, meaning)}``.
+    """
+
+    statistics = ("loss_total",)
+    columns: ClassVar[dict] = {}
+
+    def __init__(self, policy, params, total_env_steps):
+        """Make the optimiser; nothing is compiled yet."""
+        super().__init__()
+        self.policy = policy
+        self.distribution = policy.distribution
+        self.total_env_steps = total_env_steps
+        self.lr, self.lr_schedule = params["lr"], params["lr_schedule"]
+        self.max_grad_norm = params["max_grad_norm"] or math.inf
+        self.optimizer = make_optimizer(policy.trainable_params(), params)
+        self.weights = FlatWeights(policy.get_parameters())
+        self.policy_inputs = policy.inputs
+        self.before = tuple(name for name in BEFORE if name in self.policy_inputs)
+        self.parts = policy.parts  # of a structured observation, or 0
+        self.stacks = policy.frame_stack > 1
+        self.counts_observations = getattr(policy, "normalizer", None) is not None
+        self._gradient = ms.value_and_grad(self.loss, None, self.optimizer.parameters, has_aux=True)
+        self.set_train()
+
+    def loss(
+        self, observation, action, reward, terminated, first, behaviour_logits, before=(), mask=None
+    ):
+        """Loss of a batch and the numbers that describe it.
+
+        Args:
+            observation: ``[S, T+1, E, ...]`` as the policy's ``prepare`` returns it; a tuple of
+                these if the observation is structured.
+            action: ``[S, T, E, ...]`` int32 or float32.
+            reward: ``[S, T, E]`` float32, raw.
+            terminated: ``[S, T, E]`` bool.
+            first: ``[S, T+1, E]`` bool.
+            behaviour_logits: ``[S, T, E, A]`` float32.
+            before: ``[S, E, ...]`` each, the policy's inputs of row 0 (``self.before``).
+            mask: ``[S, T, E, M]`` bool, actions allowed; or None.
+
+        Returns:
+            ``(loss, statistics)``: scalar float32 and a tuple of scalars.
+        """
+        raise NotImplementedError
+
+    def clipped_gradient(self, arguments):
+        """The gradient of a batch, by the global norm of all weights together.
+
+        Args:
+            arguments: Of ``loss``.
+
+        Returns:
+            ``(gradients, norm before clipping, statistics)``: a tuple with a tensor for each
+            trainable parameter, a scalar, a tuple of scalars.
+        """
+        (_, statistics), gradients = self._gradient(*arguments)
+        squares = ms.Tensor(0.0, ms.float32)
+        for gradient in gradients:
+            squares = squares + ops.square(gradient).sum()
+        norm = ops.sqrt(squares)
+        scale = ops.minimum(self.max_grad_norm / (norm + 1e-12), ms.Tensor(1.0, ms.float32))
+        clipped = ()
+        for gradient in gradients:
+            clipped += (gradient * scale,)
+        return clipped, norm, statistics
+
+    def construct(self, lr, new, *tensors):
+        """One update; with a loss or gradient that is not finite the weights stay.
+
+        Args:
+            lr: Scalar float32.
+            new: Scalar float32, 1 for a batch that is learned from for the first time, else 0.
+            *tensors: Of ``tensors``. Not as tuples: compiled code takes a tuple of tensors for a
+                constant and would be compiled again for every batch.
+
+        Returns:
+            ``[K + 2]`` float32: the statistics, the gradient's norm, whether it was applied.
+        """
+        arguments = self.arguments(tensors)
+        gradients, norm, statistics = self.clipped_gradient(arguments)
+        finite = ops.isfinite(norm + statistics[0])
+        if finite:
+            ops.assign(self.optimizer.learning_rate, lr)
+            self.optimizer(gradients)
+            if self.counts_observations:
+                first = arguments[4]
+                # the last row is the first one of the next unroll, and counted there
+                weight = new * ops.ones_like(first[:, 1:].astype(ms.float32))
+                weight = ops.concat((weight, 0.0 * weight[:, :1]), 1).reshape((-1,))
+                self.policy.count_observations(rows_of(arguments[0]), weight)
+        return ops.stack((*statistics, norm, finite.astype(ms.float32)))
+
+    def learning_rate(self, env_steps):
+        """The learning rate after so many environment steps have been learned from."""
+        if self.lr_schedule == "constant":
+            return self.lr
+        return self.lr * max(0.0, 1.0 - env_steps / self.total_env_steps)
+
+    def learn(self, experience, env_steps=0, new=True):
+        """Update the weights from a batch.
+
+        Args:
+            experience: ``{field: [S, ...]}``, contiguous; not written to before this returns.
+            env_steps: Environment steps learned from so far, for the schedule.
+            new: Whether the batch is learned from for the first time; a replayed one is not
+                counted in the statistics of observations again.
+
+        Returns:
+            ``{name: float}`` of ``statistics``, ``gradient_norm``, ``learning_rate``; and
+            ``applied``, False if loss or gradient was not finite.
+        """
+        lr = self.learning_rate(env_steps)
+        scalars = ms.Tensor(lr, ms.float32), ms.Tensor(float(new), ms.float32)
+        values = self(*scalars, *self.tensors(experience)).asnumpy()
+        names = (*self.statistics, "gradient_norm", "applied")
+        found = dict(zip(names, values.tolist(), strict=True))
+        return found | {"applied": bool(found["applied"]), "learning_rate": lr}
+
+    def tensors(self, batch):
+        """The batch as tensors that may share its memory, in the order that ``arguments`` takes."""
+        arrays = [batch[name] for name in batch if name.startswith("observation")]
+        rows = arrays[0].shape[:3]
+        arrays = self.policy.prepare([array.reshape(-1, *array.shape[3:]) for array in arrays])
+        arrays = [array.reshape(*rows, *array.shape[1:]) for array in arrays]
+        if self.stacks:
+            arrays.append(stack_places(batch["first"], self.policy.frame_stack))
+        arrays += [batch[name] for name in (*INPUTS, *self.before)]
+        if "action_mask" in batch:
+            arrays.append(batch["action_mask"])
+        return [ms.Tensor.from_numpy(array) for array in arrays]
+
+    def arguments(self, tensors):
+        """The arguments of ``loss`` from ``tensors``."""
+        begin = self.parts or 1
+        observation = tensors[:begin] if self.parts else tensors[0]
+        if self.stacks:
+            observation, begin = stacked(*tensors[:2]), 2
+        end = begin + len(INPUTS)
+        before = tensors[end : end + len(self.before)]
+        mask = tensors[end + len(self.before)] if len(tensors) > end + len(self.before) else None
+        return (observation, *tensors[begin:end], before, mask)
+
+    def named_parameters(self):
+        """Weights and the optimiser's state as ``{name: array}``: all that a resumed run needs."""
+        return {name: p.asnumpy().copy() for name, p in self.parameters_dict().items()}
+
+    def named_weights(self, flat):
+        """Weights of ``FlatWeights`` under their names in a checkpoint, ``{name: array}``."""
+        return {parameter.name: values for parameter, values in self.weights.split(flat)}
+
+    def warm_up(self, batch):
+        """Compile for batches like this one; no weight changes."""
+        scalars = ms.Tensor(self.lr, ms.float32), ms.Tensor(1.0, ms.float32)
+        self.compile(*scalars, *self.tensors(batch))
+
+
+def rows_of(observation):
+    """``[S, T+1, E, ...]``, or a tuple of these, as rows ``[S (T+1) E, ...]``."""
+    if not isinstance(observation, tuple):
+        return observation.reshape((-1, *observation.shape[3:]))
+    rows = ()
+    for part in observation:
+        rows += (part.reshape((-1, *part.shape[3:])),)
+    return rows
+
+
+def stacked(frames, places):
+    """Stacks of frames, ``[S, T+1, E, k, ...]``.
+
+    Args:
+        frames: ``[S, T+k, E, ...]``.
+        places: ``[S, T+1, E, k]`` of ``stack_places``.
+    """
+    frame = frames.shape[3:]
+    stacks = ops.gather(frames.reshape((-1, math.prod(frame))), places.reshape(-1), 0)
+    return stacks.reshape((*places.shape, *frame))
+
+
+def make_optimizer(parameters, params):
+    """The optimiser that the configuration names.
+
+    Args:
+        parameters: Trainable parameters.
+        params: ``learner_params``.
+
+    Returns:
+        ``nn.Optimizer`` whose ``learning_rate`` is a parameter, set before each update.
+    """
+    if params["optimizer"] == "rmsprop":
+        return RMSProp(
+            parameters,
+            params["lr"],
+            decay=params["rmsprop_decay"],
+            momentum=params["rmsprop_momentum"],
+            epsilon=params["optimizer_epsilon"],
+        )
+    return nn.Adam(
+        parameters,
+        params["lr"],
+        beta1=params["adam_beta1"],
+        beta2=params["adam_beta2"],
+        eps=params["optimizer_epsilon"],
+    )

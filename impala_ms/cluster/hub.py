@@ -1,0 +1,344 @@
+"""The end that is worked for: it takes work from its spokes and gives them the newest weights.
+
+Input: unrolls or gradients from ``cluster/spoke``, weights of ``roles/learning``. Output: full
+batches of a store (``trajectory.Batches``); weights to each spoke; who is gone, and replaced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impala_ms.cluster import place
+from impala_ms.cluster.mailbox import Mailbox
+from impala_ms.cluster.messages import (
+    BEAT,
+    BYE,
+    ERROR,
+    EVALUATION,
+    HELLO,
+    POLL_S,
+    SMALL_BYTES,
+    STOP,
+    STOP_S,
+    WEIGHTS,
+    WORK,
+    decode,
+    encode,
+    pack_weights,
+    unpack_weights,
+    weights_bytes,
+)
+from impala_ms.cluster.roster import ALIVE, EXPECTED, Roster
+from impala_ms.comm.transport import Message, Pending
+from impala_ms.errors import RunError
+from impala_ms.trajectory import Batch, Batches, Layout
+
+PAUSE_S = 1.0  # without a look at messages: this rank was busy or stopped, not the others silent
+
+
+class Taken(NamedTuple):
+    """What became of a piece of work.
+
+    Attributes:
+        actor_steps: Decisions of the process that made it, so far.
+        accepted: Whether it is in the store.
+        problem: What in it is not finite, or None.
+    """
+
+    actor_steps: int
+    accepted: bool
+    problem: str | None = None
+
+
+class Intake:
+    """Puts work into a store: refuses what is too old or not finite, and counts.
+
+    Args:
+        layout: Of the messages; says how many valid rows a piece of work has.
+        store: Where work is put: ``has_room``, ``add``, ``take``, ``completed``.
+        max_policy_lag: Work that would be used later than this is dropped, updates; or None.
+        version: At which the first batch is used.
+    """
+
+    def __init__(
+        self, layout: Layout, store: Batches, *, max_policy_lag: int | None, version: int
+    ) -> None:
+        self.layout, self.store = layout, store
+        self.max_policy_lag, self.first_version = max_policy_lag, version
+        self.env_steps_received = 0  # all that arrived, those dropped too
+        self.env_steps_dropped = 0
+        self.episodes: deque[tuple[NDArray[Any], NDArray[Any]]] = deque()  # (returns, lengths)
+
+    def take(self, data: NDArray[np.uint8], stopping: bool) -> Taken | None:
+        """Put a message into the store; None, with nothing done, while there is no room.
+
+        Raises:
+            ValueError: If the message has another layout.
+        """
+        if not (stopping or self.store.has_room()):
+            return None
+        work = self.layout.views(data)
+        rows, actor_steps = self.layout.valid_rows(work), int(work["env_steps"])
+        self.env_steps_received += rows
+        problem = None if stopping else self.layout.problem(work)
+        used_at = self.first_version + self.store.completed
+        lag = used_at - int(work["behaviour_version"])
+        too_old = self.max_policy_lag is not None and lag > self.max_policy_lag
+        accepted = not (stopping or problem or too_old)
+        if accepted:
+            self.store.add(work)
+        else:
+            self.env_steps_dropped += rows
+        ended = work["episode_length"] > 0
+        if not (stopping or problem) and ended.any():
+            self.episodes.append((work["episode_return"][ended], work["episode_length"][ended]))
+        return Taken(actor_steps, accepted, problem)
+
+
+class Hub:
+    """Rank of a learner or a server, seen by its spokes.
+
+    Until ``start`` the caller pumps the mailbox; from then on a thread does, until ``stop``.
+
+    Args:
+        mailbox: Of this rank.
+        peers: Ranks that it serves.
+        answers: Whether a spoke gets weights only after its work was used or refused, once each.
+        **limits: Of ``Roster``: when a spoke is left out, replaced, and the run ended.
+    """
+
+    def __init__(
+        self, mailbox: Mailbox, peers: Iterable[int], *, answers: bool = False, **limits: Any
+    ) -> None:
+        self.mailbox, self.transport, self.answers = mailbox, mailbox.transport, answers
+        self._served = time.monotonic()
+        self.roster = Roster(peers, self._served, **limits)
+        # (version, weights, returns), for the main thread
+        self.evaluations: deque[tuple[int, NDArray[np.float32], NDArray[np.float64]]] = deque()
+        self.intake: Intake | None = None
+        self._spaces: tuple[int, dict[str, Any]] | None = None  # of the rank that spoke first
+        self._weights: tuple[int, NDArray[np.uint8]] | None = None
+        self._weights_size = 0
+        self._capacity = SMALL_BYTES
+        self._sent: dict[int, tuple[int, Pending]] = {}  # by rank: version, whether it arrived
+        self._accepted: deque[int] = deque()  # ranks whose work waits to be used
+        self._owed: set[int] = set()  # ranks that an answer is due to
+        self._stopping = False
+        mailbox.register(self, self.roster.members, SMALL_BYTES)
+
+    # What the loop of the role calls, in this order.
+
+    def await_hello(self, ranks: int, give_up: Callable[[], bool]) -> dict[str, Any] | None:
+        """Serve until so many spokes have spoken.
+
+        Args:
+            ranks: How many.
+            give_up: Function that ends the wait early by returning True.
+
+        Returns:
+            ``VectorEnvironment.spaces()`` of the spokes, or None if given up.
+        """
+        roster = self.roster
+        while len(roster.alive) < min(ranks, len(roster.of(ALIVE, EXPECTED) | roster.returning())):
+            if give_up():
+                return None
+            if not self.mailbox.pump():
+                time.sleep(POLL_S)
+        return None if self._spaces is None else self._spaces[1]
+
+    def has_step_limit(self) -> bool:
+        """Whether the environments of the rank that spoke first have a time limit."""
+        if self._spaces is None:
+            raise RuntimeError("nobody has spoken yet")
+        return self.roster.members[self._spaces[0]].about["step_limit"] is not None
+
+    def begin(self, intake: Intake, weights_size: int) -> None:
+        """Take work from now on."""
+        self.intake, self._weights_size = intake, weights_size
+        largest = max(intake.layout.nbytes, weights_bytes(weights_size))
+        self._capacity = SMALL_BYTES + largest
+        for peer in self.roster.alive:
+            self.transport.release(peer, self._capacity)
+
+    def publish(self, version: int, flat: NDArray[np.float32]) -> None:
+        """Make these the newest weights; ``flat`` must not change afterwards.
+
+        With ``answers``, they go to those whose work is in the batch that was taken last.
+        """
+        self._weights = version, pack_weights(version, flat)
+        if self.intake is not None:
+            used = min(self.intake.store.unrolls, len(self._accepted))
+            self._owed.update([self._accepted.popleft() for _ in range(used)])
+
+    def start(self) -> None:
+        """Serve from a thread of its own."""
+        self.mailbox.start()
+
+    def take(self, timeout_s: float) -> Batch | None:
+        """The next full batch, or None; raises what went wrong in the thread."""
+        if self.intake is None:
+            raise RuntimeError("begin was not called")
+        batch = self.intake.store.take(timeout_s)
+        if self.mailbox.error is not None:
+            raise self.mailbox.error
+        return batch
+
+    def doing(self) -> dict[int, str]:
+        """What spokes do beside acting, ``{rank: text}``."""
+        members = self.roster.members
+        return {rank: members[rank].doing for rank in self.roster.alive if members[rank].doing}
+
+    def stop(self) -> bool:
+        """Tell the spokes to stop and receive until each has answered, or ``STOP_S`` are over.
+
+        Returns:
+            Whether all have answered.
+        """
+        self._stopping = True
+        self.mailbox.stop()
+        if not self.transport.concurrent:
+            return True  # the spoke is in this thread and has been left alone
+        deadline = time.monotonic() + STOP_S
+        for peer in self._left():  # also those that have not spoken yet
+            self.transport.send(peer, STOP, encode({}))
+        while self._left() and time.monotonic() < deadline:
+            if not self.mailbox.pump():
+                time.sleep(POLL_S)
+        return not self._left()
+
+    def _left(self) -> set[int]:
+        return self.roster.of(ALIVE, EXPECTED)
+
+    # What the mailbox calls.
+
+    def handle(self, message: Message, now: float) -> bool:
+        """Whether the message could be dealt with; otherwise it is held."""
+        peer, tag, data = message
+        self._note_pause(now)
+        self.roster.hear(peer, now)
+        if tag == HELLO:
+            return self._take_hello(peer, data)
+        if tag == WORK and not self.take_work(peer, data):
+            return False
+        if tag == EVALUATION:
+            version, flat, returns = unpack_weights(data, self._weights_size)
+            self.evaluations.append((version, flat.copy(), returns))
+        elif tag == ERROR:
+            self.roster.leave(peer)
+            if not self._stopping:
+                reason = decode(data)["reason"]
+                raise RunError(f"rank {peer}: {reason} (worker_{peer}.txt has the traceback)")
+        elif tag == BYE:
+            self.roster.leave(peer)
+        elif tag == BEAT and (doing := decode(data)["doing"]) is not None:
+            self.roster.members[peer].doing = doing
+        self.transport.release(peer)
+        return True
+
+    def lose(self, peer: int, what: str, now: float) -> None:
+        """A spoke was found dead."""
+        if self._stopping:
+            self.roster.leave(peer)
+        else:
+            self.roster.lose(peer, what, now)
+
+    def tend(self, now: float) -> bool:
+        """Leave out who is silent, replace who is lost, send weights that are due."""
+        self._note_pause(now)
+        self._served = now
+        if self._stopping:
+            return False
+        if self.transport.concurrent:
+            self.roster.lose_silent(now)
+            for peer in self.roster.due(now):
+                self._replace(peer)
+        if self._weights is not None:
+            self._send_weights()
+        return False
+
+    def take_work(self, peer: int, data: NDArray[np.uint8]) -> bool:
+        """Hand work to the intake; False, with nothing done, while it has no room.
+
+        Raises:
+            RunError: If the message has another layout, or too many in a row are not finite.
+        """
+        if self.intake is None:
+            return False
+        try:
+            taken = self.intake.take(data, self._stopping)
+        except ValueError as error:
+            raise RunError(f"rank {peer}: {error}") from error
+        if taken is None:
+            return False
+        if self._stopping:
+            return True
+        if self.answers:
+            (self._accepted.append if taken.accepted else self._owed.add)(peer)
+        self.roster.deliver(peer, taken.actor_steps, self._served)
+        if taken.problem:
+            who = f"rank {peer}" if self.transport.concurrent else "the actor"
+            self.roster.refuse(who, peer, taken.problem)
+        else:
+            self.roster.members[peer].refused = 0
+        return True
+
+    def _send_weights(self) -> None:
+        for peer in self.roster.alive:
+            sent, pending = self._sent.get(peer, (None, None))
+            due = peer in self._owed if self.answers else True
+            newest = self._weights  # read after what is owed: it holds the work that is answered
+            if newest is None or not due or (pending is not None and not pending.done()):
+                continue
+            if self.answers or sent != newest[0]:
+                self._owed.discard(peer)
+                self._sent[peer] = newest[0], self.transport.send(peer, WEIGHTS, newest[1])
+
+    def _take_hello(self, peer: int, data: NDArray[np.uint8]) -> bool:
+        if peer not in self.roster.alive:
+            self._greet(peer, decode(data))
+        if self.intake is None and not self._stopping:
+            return False  # held until the sizes of further messages are known
+        self.transport.release(peer, self._capacity)
+        return True
+
+    def _greet(self, peer: int, about: dict[str, Any]) -> None:
+        spaces = about["spaces"]
+        if self._spaces is None:
+            self._spaces = peer, spaces
+        first, expected = self._spaces
+        self.roster.greet(peer, about)
+        self._owed.add(peer)
+        differing = [name for name in expected if spaces.get(name) != expected[name]]
+        if differing and not self._stopping:
+            raise RunError(
+                "; ".join(
+                    f"the {name} space of rank {peer} is {spaces.get(name)}, that of rank {first} "
+                    f"is {expected[name]}"
+                    for name in differing
+                )
+                + ": all ranks need the same environment"
+            )
+
+    def _note_pause(self, now: float) -> None:
+        """A long time without a look at messages is not a silence of the others."""
+        if now > self._served + PAUSE_S:
+            self.roster.pause(now - self._served)
+            self._served = now
+
+    def _replace(self, peer: int) -> None:
+        """Start a new process in the place of a rank."""
+        member, transport = self.roster.members[peer], self.transport
+        transport.send(peer, STOP, encode({}))  # it may wake up, or start after all
+        self._sent.pop(peer, None)
+        self._owed.discard(peer)
+        told = member.about.get("variables", {})  # as MPI said to the first, if it came to tell
+        hub = transport.rank
+        command = place.replacement(peer, transport.size, member.incarnation, hub, told)
+        transport.replace(peer, command)
+        transport.listen(peer, SMALL_BYTES)

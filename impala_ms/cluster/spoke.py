@@ -1,0 +1,165 @@
+"""The end that works: it sends unrolls or gradients to its hub, and takes the newest weights.
+
+Input: work of ``roles/acting``, weights from the hub. Output: messages to the hub; for each turn
+the newest weights and a free buffer.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from impala_ms.cluster import place
+from impala_ms.cluster.mailbox import Mailbox
+from impala_ms.cluster.messages import (
+    BEAT,
+    ERROR,
+    HELLO,
+    POLL_S,
+    STOP,
+    STOP_S,
+    WEIGHTS,
+    WORK,
+    encode,
+    unpack_weights,
+    weights_bytes,
+)
+from impala_ms.comm.transport import Message, Pending
+from impala_ms.errors import RunError
+from impala_ms.trajectory import Buffer
+
+logger = logging.getLogger(__name__)
+
+REPORT_S = 120.0  # that an error may take: a learner that compiles listens to nobody
+BEATS = 4  # within heartbeat_s
+Weights = tuple[int, NDArray[np.float32]]  # version and values
+
+
+class Spoke:
+    """One rank under a hub.
+
+    Args:
+        mailbox: Of this rank.
+        hub: The rank under which this one works.
+        heartbeat_s: A rank silent for so long is left out; None: it may be for ever.
+        waits_for_answer: Whether a turn begins only with weights that came after the last work.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        hub: int = 0,
+        *,
+        heartbeat_s: float | None = None,
+        waits_for_answer: bool = False,
+    ) -> None:
+        self.mailbox, self.transport, self.hub = mailbox, mailbox.transport, hub
+        beats = heartbeat_s is not None and self.transport.concurrent
+        self._beat_s = heartbeat_s / BEATS if heartbeat_s and beats else None
+        self._beat: Pending | None = None
+        self._spoke = time.monotonic()
+        self.stopped = False
+        self.waits_for_answer = waits_for_answer
+        self._newest: NDArray[np.uint8] | None = None
+        self._has_weights = False
+        self._pending: deque[tuple[Pending, Buffer | None]] = deque()
+        self._free: deque[Buffer] = deque()
+        self._size = 0
+
+    def hello(self, spaces: dict[str, Any], step_limit: int | None = None) -> None:
+        """Say what this rank's environments look like; ``step_limit``: their time limit."""
+        content = {
+            "spaces": spaces,
+            "step_limit": step_limit,
+            "host": socket.gethostname(),
+            "variables": place.variables(),
+        }
+        self._pending.append((self.transport.send(self.hub, HELLO, encode(content)), None))
+
+    def begin(self, buffers: Iterable[Buffer], weights_size: int) -> None:
+        """Be ready for weights of that size, and to send work that is written into buffers."""
+        self._size = weights_size
+        self._free = deque(buffers)
+        self.mailbox.register(self, [self.hub], weights_bytes(weights_size))
+
+    def turn(self) -> tuple[Weights | None, Buffer] | None:
+        """Wait until the next piece of work can be made.
+
+        Returns:
+            ``(weights, buffer)``: the newest weights, or None if they are the same as before, and a
+            free buffer for the work; or None when told to stop.
+        """
+        while not self.drain():
+            if self._may_begin() and (buffer := self._free_buffer()):
+                self._has_weights = True
+                return self._take_weights(), buffer
+            time.sleep(POLL_S)
+        return None
+
+    def send_work(self, buffer: Buffer) -> None:
+        """Send a buffer of ``turn``; it becomes free when the hub takes it."""
+        self._pending.append((self.transport.send(self.hub, WORK, buffer[0]), buffer))
+        self._spoke = time.monotonic()
+
+    def drain(self) -> bool:
+        """Read what has arrived; whether the hub has said to stop."""
+        while self.mailbox.pump():
+            pass
+        return self.stopped
+
+    def send(self, tag: int, data: NDArray[np.uint8], wait: bool = True) -> None:
+        """Send another message and, if ``wait``, see it taken, but not for ever."""
+        pending = self.transport.send(self.hub, tag, data)
+        deadline = time.monotonic() + (REPORT_S if tag == ERROR else STOP_S)
+        while wait and not pending.done() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def say(self, doing: str) -> None:
+        """Tell the hub what this rank does beside acting, such as ``evaluates``."""
+        self.transport.send(self.hub, BEAT, encode({"doing": doing}))
+
+    def _may_begin(self) -> bool:
+        waited = self._newest is not None
+        return waited or (self._has_weights and not self.waits_for_answer)
+
+    def _take_weights(self) -> Weights | None:
+        newest, self._newest = self._newest, None
+        return None if newest is None else unpack_weights(newest, self._size)[:2]
+
+    def _free_buffer(self) -> Buffer | None:
+        """A buffer that is not under way."""
+        while self._pending and self._pending[0][0].done():
+            _, buffer = self._pending.popleft()
+            if buffer is not None:
+                self._free.append(buffer)
+        return self._free.popleft() if self._free else None
+
+    # What the mailbox calls.
+
+    def handle(self, message: Message, now: float) -> bool:
+        """Keep the newest weights, or note the stop."""
+        if message.tag == STOP:
+            self.stopped = True
+        elif message.tag == WEIGHTS:
+            self._newest = message.data.copy()
+        self.transport.release(self.hub)
+        return True
+
+    def lose(self, peer: int, what: str, now: float) -> None:
+        """The hub is gone."""
+        raise RunError(f"the learner (rank {peer}) is gone")
+
+    def tend(self, now: float) -> bool:
+        """Say that this rank lives when it had nothing else to say for a while."""
+        if self._beat_s and now > self._spoke + self._beat_s:
+            if self._beat is None or self._beat.done():
+                self._beat = self.transport.send(self.hub, BEAT, encode({"doing": None}))
+            self._spoke = now
+        return False

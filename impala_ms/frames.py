@@ -1,0 +1,50 @@
+"""Stacks of the newest frames: made for the policy that acts, and made again by the learner.
+
+Input: frames, and where episodes begin. Output: stacks, or the numbers of the frames in each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def push_frame(
+    stack: NDArray[Any], frame: NDArray[Any], first: NDArray[np.bool_], out: NDArray[Any]
+) -> None:
+    """The stack after one more frame; a new episode fills it with its first frame.
+
+    Args:
+        stack: ``[E, k, ...]``, oldest frame first; may be ``out``.
+        frame: ``[E, ...]``.
+        first: ``[E]``, whether an episode begins with the frame.
+        out: ``[E, k, ...]``, overwritten.
+    """
+    out[:, :-1] = stack[:, 1:]
+    out[:, -1] = frame
+    if first.any():
+        out[first] = frame[first, None]
+
+
+def stack_places(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int32]:
+    """Which frames of a batch make the stacks that ``push_frame`` made for the policy.
+
+    Args:
+        first: ``[S, T+1, E]``, whether an episode begins at the row.
+        frame_stack: k.
+
+    Returns:
+        ``[S, T+1, E, k]``: numbers of rows of the frames ``[S, T+k, E, ...]`` laid out as
+        ``[S * (T+k) * E, ...]``, the oldest frame of each stack first.
+    """
+    unrolls, rows, envs = first.shape
+    row = np.arange(rows)[:, None]
+    # the row of frames before which a stack has nothing: its episode's first, if it began here
+    begun = np.where(first, row + frame_stack - 1, 0)
+    begun = np.maximum.accumulate(begun, 1)[..., None]
+    frames = np.maximum(row[..., None] + np.arange(frame_stack), begun)
+    unroll = np.arange(unrolls)[:, None, None, None] * (rows + frame_stack - 1)
+    places: NDArray[Any] = (unroll + frames) * envs + np.arange(envs)[:, None]
+    return places.astype(np.int32)

@@ -1,0 +1,1 @@
+"""What a rank does: one loop a file."""

@@ -1,0 +1,158 @@
+"""What is kept of a run while it learns: rows of metrics, checkpoints, the best evaluation.
+
+Input: the counts of ``metrics/recorder`` and of the hub's intake. Output: ``metrics.csv`` and the
+other sinks, files in ``checkpoints``, the progress line.
+"""
+
+import logging
+import time
+
+from impala_ms import checkpoint
+from impala_ms.metrics import progress
+
+logger = logging.getLogger(__name__)
+
+SHOWN_S = 2.0  # that the learner waits without a word
+
+
+class Records:
+    """The records of the rank that learns.
+
+    Args: as of ``Learning``.
+    """
+
+    def __init__(self, parts, params):
+        self.parts, self.params = parts, params
+        self.learner, self.hub, self.job = parts.learner, parts.hub, parts.job
+        self.recorder, self.best_return = parts.recorder, parts.best_return
+        self.logged_s = self.saved_s = self.took_s = self.shown_s = time.monotonic()
+        self.dropped = 0  # of the intake's count, already in the recorder's
+        self.before = self.recorder.env_steps + self.recorder.env_steps_dropped  # a resumed run
+        self.saved = None  # path of the newest checkpoint
+        self.saved_updates = self.recorder.updates  # those of a resumed run are on the disk
+        self.last_row = {}
+
+    def keep(self, finished):
+        """After an update: what actors reported, and a row or a checkpoint when it is due."""
+        while self.hub.intake.episodes:
+            self.recorder.episodes.add(*self.hub.intake.episodes.popleft())
+        while self.hub.evaluations:
+            self.take_evaluation(*self.hub.evaluations.popleft())
+        now = time.monotonic()
+        first = not self.last_row
+        if first or finished or now - self.logged_s >= self.params["log_interval_s"]:
+            self.write_row(now)
+        if now - self.saved_s >= self.params["checkpoint_interval_s"]:
+            self.save()
+
+    def take_evaluation(self, version, flat, returns):
+        """Log an evaluation, and keep its weights if it is the best so far."""
+        mean = float(returns.mean())
+        self.recorder.evaluation = mean, version
+        if self.best_return is None or mean > self.best_return:
+            self.best_return = mean
+            state = self.state() | {"eval_version": version, "eval_returns": returns.tolist()}
+            weights = self.learner.named_weights(flat)
+            checkpoint.save(self.job.checkpoints, checkpoint.BEST, weights, state)
+
+    def write_row(self, now):
+        """One row of metrics and one line in the learner's log."""
+        self.logged_s = now
+        recorder, concurrent = self.recorder, self.hub.transport.concurrent
+        self.count_dropped()
+        row = recorder.row(now)
+        total, speed = self.params["total_env_steps"], row["env_steps_per_s"]
+        eta_s = None
+        if speed and self.last_row:  # the first rate is that of a few steps
+            eta_s = max(0, total - recorder.env_steps) / speed
+        row |= {
+            "wall_time_s": self.job.wall_time_s(),
+            "env_frames": recorder.env_steps * self.params["action_repeat"],
+            "ranks_alive": 1 + len(self.hub.roster.alive) * concurrent,
+            "total_env_steps": total,
+            "eta_s": eta_s,
+            "actors_expected": self.params["actors"] * concurrent,
+        }
+        self.last_row = row
+        self.parts.sinks.write(row)
+        logger.info(
+            "Train from one actor, episode %d, loss %.4f, env_steps %d, env_steps_per_s %s, "
+            "return %s, policy_lag %.2f",
+            recorder.updates,
+            row.get("loss_total") or 0.0,
+            recorder.env_steps,
+            "-" if speed is None else f"{speed:.0f}",
+            "-" if row["episode_return_mean"] is None else f"{row['episode_return_mean']:.2f}",
+            row["policy_lag_mean"] or 0.0,
+        )
+
+    def save(self):
+        """Write a checkpoint, unless there is one of this update, and delete those too old."""
+        self.saved_s = time.monotonic()
+        if self.saved_updates == self.recorder.updates:
+            return
+        name = checkpoint.file_name(self.recorder.updates)
+        parameters = self.learner.named_parameters()
+        network = [parameter.name for parameter in self.learner.weights.parameters]
+        state = self.state() | {"network": network, "spaces": self.parts.spaces}
+        self.saved = checkpoint.save(self.job.checkpoints, name, parameters, state)
+        self.saved_updates = self.recorder.updates
+        checkpoint.prune(self.job.checkpoints, self.params["checkpoints_kept"])
+
+    def state(self):
+        """What a checkpoint holds beside parameters."""
+        waiting = self.env_steps_waiting()
+        return {
+            "totals": self.recorder.totals() | {"env_steps_waiting": waiting},
+            "epoch": self.job.config.epoch,
+            "wall_time_s": self.job.wall_time_s(),
+            "best_return": self.best_return,
+            "config": self.job.config.to_json(),
+        }
+
+    def count_dropped(self):
+        """Add what the intake has dropped since to the recorder's count; returns the total."""
+        newly = self.hub.intake.env_steps_dropped - self.dropped
+        self.dropped += newly
+        self.recorder.env_steps_dropped += newly
+        return self.recorder.env_steps_dropped
+
+    def env_steps_waiting(self):
+        """Environment steps that arrived and are neither learned from nor dropped yet."""
+        settled = self.recorder.env_steps + self.count_dropped()
+        return self.before + self.hub.intake.env_steps_received - settled
+
+    def show_wait(self, what=""):
+        """Say on the progress line what the learner waits for, once that takes long."""
+        now = time.monotonic()
+        waited_s = now - max(self.logged_s, self.took_s)
+        if waited_s < SHOWN_S or now - self.shown_s < SHOWN_S / 2:
+            return
+        self.shown_s = now
+        busy = [f"rank {rank}, which {doing}" for rank, doing in self.hub.doing().items()]
+        what = what or ", ".join(busy) or "unrolls"
+        total = self.params.get("total_env_steps")
+        row = {"env_steps": self.recorder.env_steps, "total_env_steps": total} | self.last_row
+        row |= {"env_steps_per_s": None, "eta_s": None}
+        row["waiting_for"] = f"{what} ({waited_s:.0f} s)"
+        self.job.console.write(progress.encode(row) + "\n")
+
+    def while_evaluating(self):
+        """With N = 1: show that the actor evaluates; whether it is to stop."""
+        self.show_wait("an evaluation")
+        return self.job.stop_requested
+
+    def summary(self):
+        """What ``status.json`` says of the run beside its state."""
+        recorder = self.recorder
+        saved = self.saved or next(iter(checkpoint.listing(self.job.checkpoints)), None)
+        return {
+            "env_steps": recorder.env_steps,
+            # what has not become a whole batch by now is left over
+            "env_steps_dropped": self.env_steps_waiting() + recorder.env_steps_dropped,
+            "episodes": recorder.episodes.count,
+            "best_eval_return": self.best_return,
+            "updates": recorder.updates,
+            "episode_return_mean": recorder.episodes.return_mean,
+            "checkpoint": str(saved) if saved else None,
+        }

@@ -1,0 +1,246 @@
+"""Build what a rank needs for its role, run it, end it in order.
+
+Input: a ``Run`` of ``impala_ms.process``: configuration, place, transport. Output: a trained
+network in the run folder.
+"""
+
+import logging
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+
+from impala_ms import checkpoint, compat, device, seeds
+from impala_ms.agents import build, choices
+from impala_ms.cluster.hub import Hub, Intake
+from impala_ms.cluster.mailbox import Mailbox
+from impala_ms.cluster.messages import BYE, ERROR, encode
+from impala_ms.cluster.roster import REFUSED_IN_A_ROW
+from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
+from impala_ms.cluster.spoke import Spoke
+from impala_ms.config import adopt, nothing_left, record, resolve
+from impala_ms.envs.make import frames_per_step
+from impala_ms.lean import set_seed
+from impala_ms.metrics.columns import COLUMNS
+from impala_ms.metrics.recorder import Recorder
+from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
+from impala_ms.trajectory import Batches
+
+logger = logging.getLogger(__name__)
+
+RESTARTS = 3  # of a rank in a row, each of which comes to nothing
+# What travels from the ranks that play, by their role.
+WORK = {"actor": "impala_ms.roles.unrolls:Unrolls", "worker": "impala_ms.roles.gradients:Gradients"}
+
+
+class RoleSession(compat.Session):
+    """One rank of a run: it learns, plays, or with N = 1 both.
+
+    Args:
+        run: ``impala_ms.process.Run``.
+    """
+
+    def __init__(self, run):
+        super().__init__(None, params=run.config.trainer_params, callbacks=[])
+        self.job, self.config = run, run.config
+        self.hub = self.spoke = None
+        self.environment = self.sinks = self.loop = None
+        playing = run.config.places[1]  # there is one kind of spokes
+        self.work = resolve(WORK[playing.role])(run.config)
+        if run.hub_end is not None:
+            self.hub = self.make_hub(Mailbox(run.hub_end))
+        if run.spoke_end is not None:
+            self.spoke = self.make_spoke(Mailbox(run.spoke_end))
+
+    def make_hub(self, mailbox):
+        """The end of the rank that learns."""
+        params, rounds = self.params, self.params["synchronous"] and mailbox.transport.concurrent
+        every = self.config.actors if self.params["synchronous"] else None
+        return (RoundsHub if rounds else Hub)(
+            mailbox,
+            self.config.places[0].hub_of,
+            answers=self.work.is_answered,
+            min_actors=every or params["min_actors"],
+            start_timeout_s=params["start_timeout_s"],
+            heartbeat_s=params["heartbeat_s"],
+            restarts=0 if every else params["restart_actors"] * RESTARTS,
+            refusals=1 if every else REFUSED_IN_A_ROW,  # a round needs all its work
+        )
+
+    def make_spoke(self, mailbox):
+        """The end of a rank that plays."""
+        rounds = self.params["synchronous"] and mailbox.transport.concurrent
+        return (RoundsSpoke if rounds else Spoke)(
+            mailbox,
+            self.job.place.spoke_of[0] if self.job.place.spoke_of else 0,
+            heartbeat_s=self.params["heartbeat_s"],
+            waits_for_answer=self.work.is_answered,
+        )
+
+    def play(self):
+        """Play the part of this rank until the run ends."""
+        acting = None
+        if self.spoke is not None:
+            acting = self.build_acting()
+        if self.hub is None:
+            acting.train()
+            self.spoke.send(BYE, encode({}))
+            logger.info("told to stop after %d env steps", acting.loop.actor.env_steps)
+            return
+        wanted = self.config.actors if self.params["synchronous"] else 1
+        spaces = self.hub.await_hello(wanted, lambda: self.job.stop_requested)
+        if spaces is not None:
+            self.build_learning(spaces, acting).train()
+
+    def build_acting(self):
+        """Environment, network, compiled policy; the learner prepares at the same time."""
+        config, params, spoke, job = self.config, self.params, self.spoke, self.job
+        epoch, envs, number = config.epoch, config.collect_env_params["num_envs"], job.number
+        of_environments = seeds.episode_seeds(params["seed"], epoch, number, job.incarnation, envs)
+        self.environment = build.make_environment(config, "collect", envs, of_environments)
+        spaces = self.environment.spaces()
+        spoke.hello(spaces, self.environment.step_limit)
+        if job.rank > 0 and params["pin_actors"]:  # not the environment's threads and processes
+            cores = device.keep_to_cores(params["actor_threads"])
+            logger.info("computes on %s", "any core" if cores is None else f"cores {cores}")
+        policy = build.make_policy(config, spaces)
+        of_actions = seeds.of_actions(params["seed"], epoch, number, job.incarnation)
+        rng = np.random.default_rng(of_actions)
+        actor = build.make_actor(config, policy, self.environment, rng)
+        spec = build.make_spec(config, spaces, policy)
+        parts = SimpleNamespace(
+            actor=actor,
+            spoke=spoke,
+            number=number,
+            evaluate=partial(
+                build.evaluate_policy,
+                config,
+                episodes=params["eval_episodes"],
+                greedy=config.policy_params["eval_greedy"],
+            ),
+            meanwhile=lambda: False,
+        )
+        layout, trainer = self.work.acting(spec, policy, parts)
+        spoke.begin([layout.empty() for _ in range(self.work.in_flight)], actor.weights.size)
+        if job.rank > 0:
+            logger.info("messages of %d bytes, layout %s", layout.nbytes, layout.digest())
+        actor.begin()
+        return trainer
+
+    def build_learning(self, spaces, partner):
+        """Network, saved state, first weights to the actors, compiled step."""
+        config, params, job, hub = self.config, self.params, self.job, self.hub
+        set_seed(params["seed"] % 2**32)  # of the first weights; actors get theirs from here
+        chosen = choices.settle_torso(config, spaces)
+        for line in [*chosen, *choices.warnings(config, spaces, hub.has_step_limit())]:
+            logger.info(line)
+            job.console.write(f"{line}\n")
+        policy = build.make_policy(config, spaces)
+        spec = build.make_spec(config, spaces, policy)
+        layout, learner = self.work.learning(spec, policy)
+        state = self.restore(learner, spaces)
+        size = sum(parameter.size for parameter in policy.get_parameters())
+        job.console.write(f"{choices.described(config, spaces)}, {size:,} weights\n")
+        recorder = Recorder(time.monotonic(), state.get("totals"))
+        if config.resume:
+            job.console.write(
+                f"resumed from {state['path'].name}: {recorder.env_steps:,} env steps, "
+                f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
+            )
+        store = Batches(layout, self.work.per_update)
+        version = recorder.updates + recorder.updates_skipped
+        lag = params["max_policy_lag"]
+        hub.begin(Intake(layout, store, max_policy_lag=lag, version=version), learner.weights.size)
+        hub.publish(version, learner.weights.read())
+        hub.mailbox.pump()  # the first weights are under way while the step is compiled
+        parts = SimpleNamespace(
+            learner=learner,
+            hub=hub,
+            store=store,
+            recorder=recorder,
+            sinks=None,
+            spaces=spaces,
+            job=job,
+            partner=partner and partner.loop,
+            best_return=state.get("best_return"),
+        )
+        collect = config.collect_env_params
+        frames = frames_per_step(collect["id"], collect["action_repeat"])
+        trainer = resolve(config.algorithm_config["trainer"]["type"])(
+            parts, params | {"action_repeat": frames, "actors": config.actors}
+        )
+        self.loop = trainer.loop
+        if partner is not None:
+            partner.loop.parts.meanwhile = self.loop.records.while_evaluating
+        if nothing := nothing_left(recorder.env_steps, params["total_env_steps"]):
+            job.console.write(f"{nothing}\n")
+        elif not self.loop.finished():
+            job.console.write("compiling the learner's step, then it begins\n")
+            began = time.perf_counter()
+            learner.warm_up(layout.batch(self.work.per_update))
+            logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
+        # Until here a resume has changed nothing of the run: all that may not fit was tried.
+        parts.sinks = self.sinks = self.make_sinks(recorder, learner)
+        record(job.run_dir, config)
+        adopt(job.run_dir)
+        return trainer
+
+    def restore(self, learner, spaces):
+        """Give the learner its saved state, or the weights that it is to begin with.
+
+        Returns:
+            What the checkpoint of a run that is resumed says beside parameters, and its ``path``;
+            else nothing.
+        """
+        if self.config.resume:
+            path, saved, state = checkpoint.latest(self.job.checkpoints)
+            checkpoint.restore(learner.parameters_dict(), saved, path)
+            build.check_actions(state, spaces, path)
+            self.job.wall_time_before_s = state["wall_time_s"]
+            logger.info("resumed from %s", path)
+            return state | {"path": path}
+        if self.params["init_from"]:
+            begun_with = build.begin_with(self.config, learner, spaces)
+            self.job.console.write(f"the first weights are those of {begun_with}\n")
+        return {}
+
+    def make_sinks(self, recorder, learner):
+        """Where rows go; rows of updates that are made again after a resume are dropped."""
+        folder = self.job.run_dir
+        columns = COLUMNS | learner.columns
+        table = CsvSink(folder / "metrics.csv", columns)
+        if self.config.resume:
+            table.rewind_to(recorder.updates)
+        sinks = [table, ConsoleSink(self.job.console)]
+        if self.params["tensorboard"]:
+            resumed_at = recorder.env_steps if self.config.resume else None
+            sinks.append(TensorBoardSink(folder, resumed_at, columns))
+        return Sinks(sinks)
+
+    def report(self, reason):
+        """Tell the hub why this rank fails."""
+        self.spoke.send(ERROR, encode({"reason": reason}))
+
+    def summary(self):
+        """What ``status.json`` says of the run beside its state."""
+        return {} if self.loop is None else self.loop.records.summary()
+
+    def close(self):
+        """On the rank that learns: have the others stop; then close the files.
+
+        Returns:
+            Whether every other rank is known to end by itself.
+        """
+        answered = self.hub is None or self.hub.stop()
+        if self.sinks is not None:
+            self.sinks.close()
+        return answered
+
+    def release(self):
+        """Close the environments; what they do then changes nothing about the run."""
+        if self.environment is not None:
+            try:
+                self.environment.close()
+            except BaseException:
+                logger.warning("closing the environments failed", exc_info=True)
