@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from impala_ms import config, imports, session
+from impala_ms import config, imports, process
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = "class State:\n    def __eq__(self, other): return type(self) is type(other)\n"
@@ -182,6 +182,6 @@ def test_the_folder_of_the_script_is_not_searched(tmp_path, monkeypatch):
     sys.path[:0] = [other, scripts]
     monkeypatch.setattr(session, "take_place", lambda argv: sys.exit("as far as this"))
     with pytest.raises(SystemExit, match="as far as this"):
-        session.main("impala")
+        process.main("impala")
     assert scripts not in sys.path
     assert sys.path[0] == other

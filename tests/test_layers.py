@@ -38,7 +38,7 @@ ALLOWED = {
         {*BASE, "checkpoint", "compat", "envs", "frames", "nets", "ops"},
     ),
     "roles": (
-        {"numpy"},
+        {"mindspore", "numpy"},
         {*BASE, "agents", "checkpoint", "cluster", "compat", "device", "envs", "lean", "metrics"}
         | {"replay"},
     ),

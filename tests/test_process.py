@@ -14,6 +14,7 @@ import pytest
 
 from impala_ms import config as configuration
 from impala_ms import cpus, device, errors, process
+from impala_ms.cluster import place
 from impala_ms.cluster.topology import Place
 from impala_ms.process import Run
 from tests.conftest import ROOT
@@ -234,9 +235,7 @@ class TestExplain:
 class TestThreads:
     @pytest.fixture
     def config(self, monkeypatch):
-        for names in cpus.RANKS_OF_HOST:
-            for name in names:
-                monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(place, "ranks_here", lambda: None)
         monkeypatch.setattr(cpus, "usable_cores", lambda: 8)
         return configuration.load("impala", ["--set", "trainer.actor_threads=2"], 4)
 
@@ -248,8 +247,7 @@ class TestThreads:
     def test_actors_of_other_hosts_take_no_core_of_the_learner(
         self, config, monkeypatch, ranks, threads
     ):
-        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
-        monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(ranks))
+        monkeypatch.setattr(place, "ranks_here", lambda: (0, ranks))
         assert process.threads_of(config, 0) == threads
         assert process.threads_of(config, 1) == 2
 

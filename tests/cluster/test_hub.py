@@ -402,6 +402,92 @@ class TestUnrolls:
         assert group.hub.intake.env_steps_dropped == 3 * (REFUSED_IN_A_ROW - 1) * 6
 
 
+class TestAnswers:
+    """Each piece of work is answered once, by weights that contain it."""
+
+    def group(self, **options):
+        group = Group(answers=True, **options).begin(in_flight=1)
+        group.publish(0)
+        group.pump()
+        for spoke in group.spokes.values():
+            spoke.drain()
+            assert spoke._take_weights()[0] == 0
+        return group
+
+    def answered(self, group):
+        """Versions of the answers that have arrived by now, by rank."""
+        group.pump()
+        found = {}
+        for rank, spoke in group.spokes.items():
+            spoke.drain()
+            if weights := spoke._take_weights():
+                found[rank] = weights[0]
+        return found
+
+    def use(self, group, version):
+        group.batches.give_back(group.hub.take(0.0))
+        group.publish(version)
+
+    def test_only_who_has_sent_work_gets_the_weights_that_contain_it(self):
+        group = self.group()
+        group.send_unroll(2)
+        assert self.answered(group) == {}
+        self.use(group, 1)
+        assert self.answered(group) == {2: 1}
+        group.publish(2)
+        assert self.answered(group) == {}
+
+    def test_two_in_an_update_are_answered_together(self):
+        group = self.group(unrolls=2)
+        group.send_unroll(2)
+        assert self.answered(group) == {}
+        group.send_unroll(1)
+        group.pump()
+        self.use(group, 1)
+        assert self.answered(group) == {1: 1, 2: 1}
+
+    def test_work_that_is_dropped_is_answered_at_once_with_the_newest(self):
+        group = self.group(max_policy_lag=0)
+        group.send_unroll(1)
+        group.pump()
+        self.use(group, 1)
+        group.send_unroll(2)  # made with version 0, and would be used at 1
+        assert self.answered(group) == {1: 1, 2: 1}
+        assert group.hub.intake.env_steps_dropped == 6
+
+    def test_a_new_process_gets_the_newest_weights(self):
+        group = self.group(restarts=1)
+        group.publish(4)
+        group.dead(2)
+        group.pump()
+        group.hub.roster.members[2].replace_at = 0.0
+        group.pump()
+        again = group.spokes[2] = group.spoke(group.spokes[2].transport)
+        again.hello(SPACES)
+        group.begin_spoke(again)
+        group.pump()
+        assert self.answered(group) == {2: 4}
+
+    def test_a_turn_waits_for_the_answer(self):
+        group = self.group(actors=1)
+        group.send_unroll(1)
+        group.pump()
+        spoke, turns = group.spokes[1], []
+        spoke._has_weights = True
+        pump = spoke.mailbox.pump
+
+        def pump_and_count():
+            turns.append(None)
+            if len(turns) == 5:
+                self.use(group, 1)
+                group.pump()
+            return pump()
+
+        spoke.mailbox.pump = pump_and_count
+        assert spoke.turn()[0][0] == 1
+        assert len(turns) >= 5
+
+
 class TestEvaluation:
     def test_arrives_with_version_weights_and_returns(self):
         group = Group().begin()

@@ -1,0 +1,223 @@
+"""Work is a gradient: workers play and compute gradients, one parameter server applies them.
+
+Input: on a worker, weights of the server; on the server, gradients of its workers. Output:
+gradients; new weights.
+
+    worker   unroll -> loss -> gradient, clipped by its global norm -> one message to the server
+    server   gradients_per_update of them, weighted by their valid rows -> one optimiser step
+"""
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+from impala_ms import compat
+from impala_ms.agents import build
+from impala_ms.agents.learner import GradientLearner
+from impala_ms.config import resolve
+from impala_ms.roles.acting import Acting
+from impala_ms.trajectory import Layout
+
+TEXT_BYTES = 256  # of a message that says what is not finite
+
+
+class GradientLayout(Layout):
+    """A gradient, and what the server counts by.
+
+    Args:
+        spec: ``TrajectorySpec`` of the unroll that it was computed from.
+        size: Of the gradient: trainable weights.
+        statistics: Names of the numbers that describe the loss.
+    """
+
+    def __init__(self, spec, size, statistics):
+        """Take from the unroll's fields what the hub reads."""
+        kept = ("episode_return", "episode_length", "behaviour_version", "env_steps")
+        super().__init__(
+            {
+                "gradient": ((size,), np.dtype(np.float32)),  # clipped
+                "statistics": ((len(statistics),), np.dtype(np.float32)),  # over valid rows
+                "valid_rows": ((), np.dtype(np.int64)),
+                "problem": ((TEXT_BYTES,), np.dtype(np.uint8)),  # text; zeros: there is none
+            }
+            | {name: spec.fields[name] for name in (*kept, "wait_fraction")}
+        )
+
+    def valid_rows(self, work):
+        """Decisions behind one gradient, or behind a batch of them."""
+        return int(work["valid_rows"].sum())
+
+    def problem(self, work):
+        """What in the worker's unroll was not finite."""
+        return bytes(work["problem"]).rstrip(b"\0").decode(errors="ignore") or None
+
+
+class GradientStep(nn.Cell):
+    """The gradient of a batch by the loss of a learner, as one compiled graph.
+
+    Args:
+        learner: ``GradientLearner``.
+    """
+
+    def __init__(self, learner):
+        super().__init__(auto_prefix=False)  # parameters keep their names
+        self.learner = learner
+
+    def construct(self, *tensors):
+        """Gradient and description of a batch.
+
+        Args:
+            *tensors: Of ``learner.tensors``.
+
+        Returns:
+            ``(gradient [size], statistics and norm before clipping [K + 1])`` float32.
+        """
+        arguments = self.learner.arguments(tensors)
+        gradients, norm, statistics = self.learner.clipped_gradient(arguments)
+        flat = ()
+        for gradient in gradients:
+            flat += (gradient.reshape((-1,)),)
+        return ops.concat(flat), ops.stack((*statistics, norm))
+
+
+class Working(Acting):
+    """A worker rank: an actor that computes the gradient of what it has played.
+
+    Args: as of ``Acting``; parts also has ``learner`` and ``spec``.
+    """
+
+    def __init__(self, parts, params):
+        super().__init__(parts, params)
+        self.spec, self.learner = parts.spec, parts.learner
+        self.step = GradientStep(parts.learner)
+        _, self.unroll = parts.spec.empty()
+        self.batch = {name: values[None] for name, values in self.unroll.items()}
+
+    def work(self, fields):
+        """Play an unroll and put its gradient into the fields of a message."""
+        self.actor.play(self.unroll)
+        for name in fields.keys() & self.unroll.keys():
+            fields[name][...] = self.unroll[name]
+        fields["valid_rows"][...] = self.spec.valid_rows(self.unroll)
+        problem = (self.spec.problem(self.unroll) or "").encode()[:TEXT_BYTES]
+        fields["problem"][...] = np.frombuffer(problem.ljust(TEXT_BYTES, b"\0"), np.uint8)
+        if problem:
+            fields["gradient"][...] = 0.0
+            return
+        gradient, statistics = self.step(*self.learner.tensors(self.batch))
+        fields["gradient"][...] = gradient.asnumpy()
+        fields["statistics"][...] = statistics.asnumpy()
+
+    def begin(self):
+        """Compile the gradient; no weights are needed."""
+        self.step.compile(*self.learner.tensors(self.batch))
+
+
+class WorkerTrainer(compat.Trainer):
+    """MindSpore RL's trainer of a worker rank."""
+
+    loop_type = Working
+
+
+class GradientServer(GradientLearner):
+    """Applies gradients: RMSProp's and Adam's statistics are here, shared by all workers.
+
+    Args:
+        policy: Network whose weights are learned.
+        params: ``learner_params`` of the configuration.
+        total_env_steps: Environment steps at which a linear schedule reaches 0.
+        statistics: Names of the numbers that describe the workers' loss.
+
+    Source:
+        Mnih et al. 2016, arXiv:1602.01783, section 5.1 (shared RMSProp).
+    """
+
+    def __init__(self, policy, params, total_env_steps, statistics):
+        """Give each parameter its place in a gradient."""
+        super().__init__(policy, params, total_env_steps)
+        self.statistics = statistics
+        self.mean = params["loss_reduction"] == "mean"
+        self.shapes = tuple(tuple(parameter.shape) for parameter in self.optimizer.parameters)
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes]).tolist()
+        self.ends, self.begins = tuple(ends), (0, *ends[:-1])
+        self.size = ends[-1]
+
+    def construct(self, lr, new, shares, gradients, statistics):
+        """One update; with a gradient that is not finite the weights stay.
+
+        Args:
+            lr: Scalar float32.
+            new: Not used: gradients are applied once.
+            shares: ``[G]`` float32, weight of each gradient.
+            gradients: ``[G, size]`` float32.
+            statistics: ``[G, K + 1]`` float32.
+
+        Returns:
+            ``[K + 2]`` float32: means of the statistics, whether the gradient was applied.
+        """
+        weights = ops.expand_dims(shares, -1)
+        flat = (weights * gradients).sum(0)
+        described = (weights * statistics).sum(0) / shares.sum()
+        finite = ops.isfinite(ops.square(flat).sum() + described[0])
+        if finite:
+            ops.assign(self.optimizer.learning_rate, lr)
+            parts = ()
+            for i in range(len(self.shapes)):
+                parts += (flat[self.begins[i] : self.ends[i]].reshape(self.shapes[i]),)
+            self.optimizer(parts)
+        return ops.concat((described, finite.astype(ms.float32).reshape((1,))))
+
+    def tensors(self, batch):
+        """Shares, gradients and statistics of a batch."""
+        rows = np.maximum(batch["valid_rows"], 1).astype(np.float32)
+        # A mean loss: the gradient of all rows together. A sum: the sum of the gradients.
+        shares = rows / rows.sum() if self.mean else np.ones_like(rows)
+        arrays = shares, batch["gradient"], batch["statistics"]
+        return [ms.Tensor.from_numpy(array) for array in arrays]
+
+
+class Gradients:
+    """How workers and a server are made.
+
+    Args:
+        config: ``Config``.
+
+    Attributes:
+        is_answered: A worker goes on only with weights that contain its own gradient, so that the
+            policy lag grows with the workers and not with buffers.
+        per_update: Gradients in an update.
+        in_flight: Buffers of one worker.
+    """
+
+    is_answered = True
+    in_flight = 1
+
+    def __init__(self, config):
+        self.config = config
+        self.learner_type = resolve(config.algorithm_config["learner"]["type"])
+        self.statistics = self.learner_type.statistics
+        self.per_update = config.trainer_params["gradients_per_update"]
+
+    def acting(self, spec, policy, parts):
+        """``(layout of the messages, MindSpore RL's trainer of a worker)``."""
+        parts.spec = spec
+        parts.learner = build.make_learner(self.config, policy)
+        trainer = WorkerTrainer(parts, self.config.trainer_params)
+        trainer.loop.begin()
+        return self.layout(spec, policy), trainer
+
+    def learning(self, spec, policy):
+        """``(layout of the messages, learner)``."""
+        config = self.config
+        server = GradientServer(
+            policy,
+            config.learner_params,
+            config.trainer_params["total_env_steps"],
+            self.statistics,
+        )
+        return self.layout(spec, policy), server
+
+    def layout(self, spec, policy):
+        """Of a message."""
+        size = sum(parameter.size for parameter in policy.trainable_params())
+        return GradientLayout(spec, size, (*self.statistics, "gradient_norm"))
