@@ -12,8 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala_ms import config
-from impala_ms.config import SECTIONS, Config, ConfigError, Key
+from impala_ms import classes, config, draft, help_text, run_dir
+from impala_ms.config import Config
+from impala_ms.errors import ConfigError
+from impala_ms.sections import SECTIONS
+from impala_ms.values import Key
 
 defaults = importlib.import_module("impala_ms.algorithm.impala.config")
 
@@ -52,15 +55,15 @@ def edited(monkeypatch):
     names = (*SECTIONS, "algorithm_config", "schema", "automatic")
     # In one go: the parts' params stay the sections.
     module = SimpleNamespace(**copy.deepcopy({name: getattr(defaults, name) for name in names}))
-    monkeypatch.setattr(config, "_import_defaults", lambda algorithm: module)
+    monkeypatch.setattr(draft, "import_defaults", lambda algorithm: module)
     return module
 
 
 def a_run(folder, *argv):
     """A run folder with a checkpoint, to be resumed."""
-    made = config.prepare_run_dir(load(*argv, "--run_dir", str(folder)), started=STARTED)
+    made = run_dir.prepare_run_dir(load(*argv, "--run_dir", str(folder)), started=STARTED)
     write(made / "checkpoints" / "1.ckpt", "weights")
-    config._locks.pop(made).close()  # it has ended
+    run_dir._locks.pop(made).close()  # it has ended
     return made
 
 
@@ -241,8 +244,8 @@ algorithm_config = {
     learner = loaded.algorithm_config["learner"]["type"]
     data = json.loads(json.dumps(loaded.to_json()))
     assert data["algorithm_config"]["learner"]["type"] == f"{file}:Learner"
-    assert config.resolve(f"{file}:Learner") is learner
-    assert config.resolve(f"{file}:Learner.Inner") is learner.Inner
+    assert classes.resolve(f"{file}:Learner") is learner
+    assert classes.resolve(f"{file}:Learner.Inner") is learner.Inner
 
 
 def test_config_py_itself_can_be_copied_edited_and_given(tmp_path):
@@ -525,12 +528,12 @@ def test_json_round_trip():
 
 
 def test_classes_become_references():
-    assert config.reference(Path) == "pathlib:Path"
-    assert config.resolve(config.reference(Path)) is Path
-    assert config.resolve(Path) is Path
-    assert config.resolve("importlib.util:find_spec") is importlib.util.find_spec
+    assert classes.reference(Path) == "pathlib:Path"
+    assert classes.resolve(classes.reference(Path)) is Path
+    assert classes.resolve(Path) is Path
+    assert classes.resolve("importlib.util:find_spec") is importlib.util.find_spec
     with pytest.raises(TypeError, match="not a class or function"):
-        config.reference(3)
+        classes.reference(3)
 
 
 def test_references_to_files_become_absolute(tmp_path, monkeypatch):
@@ -549,8 +552,8 @@ def test_modules_are_found_in_the_current_folder_and_files_see_their_neighbours(
     file = write(tmp_path / "far" / "net.py", "from neighbour_of_test_config import value")
     write(tmp_path / "far" / "neighbour_of_test_config.py", "def value(): pass")
     monkeypatch.chdir(tmp_path)
-    assert config.resolve("here_module_of_test_config:Net").__name__ == "Net"
-    assert config.resolve(f"{file}:value").__name__ == "value"
+    assert classes.resolve("here_module_of_test_config:Net").__name__ == "Net"
+    assert classes.resolve(f"{file}:value").__name__ == "value"
 
 
 @pytest.mark.parametrize(
@@ -566,7 +569,7 @@ def test_modules_are_found_in_the_current_folder_and_files_see_their_neighbours(
 )
 def test_references_that_lead_nowhere(ref, says):
     with pytest.raises(ConfigError, match=says) as caught:
-        config.resolve(ref)
+        classes.resolve(ref)
     assert repr(ref) in str(caught.value)
 
 
@@ -603,7 +606,7 @@ def test_every_key_of_one_section_is_an_option():
 
 
 def test_help_lists_every_key_with_unit_and_default():
-    text = config.help_text("impala")
+    text = help_text.help_text("impala")
     lines = text.splitlines()
     for path, key in documented_keys():
         section, name = path.split(".")
@@ -620,7 +623,7 @@ def test_help_lists_every_key_with_unit_and_default():
 
 
 def test_table_has_one_row_per_key():
-    rows = config.markdown_table("impala").splitlines()
+    rows = help_text.markdown_table("impala").splitlines()
     assert rows[0] == "| key | default | unit | allowed | meaning |"
     assert all(row.count("|") == 6 for row in rows)
     paths = [row.split("`")[1] for row in rows[2:]]
@@ -634,37 +637,37 @@ def test_table_has_one_row_per_key():
 @pytest.mark.parametrize("readme", ["README.md", "README_CN.md"])
 def test_the_readme_has_the_table_of_today(readme):
     text = (ROOT / readme).read_text(encoding="utf-8")
-    between = text.partition(config.TABLE_BEGIN)[2].partition(config.TABLE_END)[0]
-    assert between.strip() == config.markdown_table("impala"), (
-        "run: python -m impala_ms.config --write README.md README_CN.md"
+    between = text.partition(help_text.TABLE_BEGIN)[2].partition(help_text.TABLE_END)[0]
+    assert between.strip() == help_text.markdown_table("impala"), (
+        "run: python -m impala_ms.help_text --write README.md README_CN.md"
     )
 
 
 def test_write_refreshes_the_table_and_nothing_else(tmp_path):
     files = [tmp_path / "a.md", tmp_path / "b.md"]
     for file in files:
-        file.write_text(f"before\n{config.TABLE_BEGIN}\nstale\n{config.TABLE_END}\nafter\n")
+        file.write_text(f"before\n{help_text.TABLE_BEGIN}\nstale\n{help_text.TABLE_END}\nafter\n")
     for _ in range(2):
-        config.main(["--write", *map(str, files)])
-    table = config.markdown_table("impala")
+        help_text.main(["--write", *map(str, files)])
+    table = help_text.markdown_table("impala")
     for file in files:
         assert file.read_text() == (
-            f"before\n{config.TABLE_BEGIN}\n{table}\n{config.TABLE_END}\nafter\n"
+            f"before\n{help_text.TABLE_BEGIN}\n{table}\n{help_text.TABLE_END}\nafter\n"
         )
     files[0].write_text("no markers")
     with pytest.raises(ConfigError, match="the table goes between"):
-        config.main(["--write", str(files[0])])
+        help_text.main(["--write", str(files[0])])
     assert files[0].read_text() == "no markers"
 
 
 def test_markdown_and_help_on_standard_output(capsys):
-    config.main(["--markdown"])
-    assert capsys.readouterr().out == config.markdown_table("impala") + "\n"
+    help_text.main(["--markdown"])
+    assert capsys.readouterr().out == help_text.markdown_table("impala") + "\n"
     for flag in ("--help", "-h"):
         with pytest.raises(SystemExit) as caught:
             load("--nonsense", flag)
         assert caught.value.code == 0
-        assert capsys.readouterr().out == config.help_text("impala")
+        assert capsys.readouterr().out == help_text.help_text("impala")
 
 
 def test_without_a_batch_size_a_batch_is_one_unroll_of_each_actor():
@@ -708,7 +711,7 @@ print([name for name in ("mindspore", "mindspore_rl", "numpy", "gymnasium", "mpi
 def test_default_run_folder_is_named_after_environment_and_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loaded = load("--env", "my module:ALE/Pong-v5")
-    made = [config.prepare_run_dir(loaded, started=STARTED) for _ in range(3)]
+    made = [run_dir.prepare_run_dir(loaded, started=STARTED) for _ in range(3)]
     name = "my-module-ALE-Pong-v5_20260304-050607"
     assert made == [tmp_path / "runs" / (name + end) for end in ("", "-2", "-3")]
     assert all((folder / "config.json").is_file() for folder in made)
@@ -718,7 +721,7 @@ def test_run_folder_holds_the_configuration_and_where_it_ran(tmp_path, monkeypat
     monkeypatch.setenv("SECRET_OF_TEST", "do-not-save")
     monkeypatch.setattr(sys, "argv", ["train.py", "4", "--seed", "3"])
     loaded = load("--seed", "3", "--run_dir", str(tmp_path / "a" / "run"))
-    folder = config.prepare_run_dir(loaded, started=STARTED)
+    folder = run_dir.prepare_run_dir(loaded, started=STARTED)
     assert folder == tmp_path / "a" / "run"
     assert Config.from_json(json.loads((folder / "config.json").read_text())) == loaded
     meta = json.loads((folder / "meta.json").read_text())
@@ -737,11 +740,11 @@ def test_run_folder_holds_the_configuration_and_where_it_ran(tmp_path, monkeypat
 def test_meta_names_the_commit_of_a_checkout_and_does_without(tmp_path, monkeypatch):
     package = tmp_path / "clone" / "impala_ms"
     package.mkdir(parents=True)
-    monkeypatch.setattr(config, "__file__", str(package / "config.py"))
+    monkeypatch.setattr(run_dir, "__file__", str(package / "config.py"))
     git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(package.parent)]
 
     def commit():
-        return config._meta(STARTED)["git_commit"]
+        return run_dir._meta(STARTED)["git_commit"]
 
     assert commit() is None
     subprocess.run([*git, "init", "--quiet"], check=True)
@@ -756,7 +759,7 @@ def test_meta_names_the_commit_of_a_checkout_and_does_without(tmp_path, monkeypa
     installed = package.parent / "venv" / "impala_ms"  # inside somebody's repository
     installed.mkdir(parents=True)
     with monkeypatch.context() as context:
-        context.setattr(config, "__file__", str(installed / "config.py"))
+        context.setattr(run_dir, "__file__", str(installed / "config.py"))
         assert commit() is None
     monkeypatch.setenv("PATH", "")
     assert commit() is None
@@ -766,31 +769,31 @@ def test_a_run_that_is_there_is_not_overwritten(tmp_path):
     folder = a_run(tmp_path / "run", "--seed", "3")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match="holds a run: go on with it by --resume"):
-        config.prepare_run_dir(load("--run_dir", str(folder)), started=STARTED)
+        run_dir.prepare_run_dir(load("--run_dir", str(folder)), started=STARTED)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     (folder / "config.json").unlink()
     with pytest.raises(ConfigError, match="holds a run"):  # its checkpoints are left
-        config.prepare_run_dir(load("--run_dir", str(folder)), started=STARTED)
+        run_dir.prepare_run_dir(load("--run_dir", str(folder)), started=STARTED)
 
 
 def test_a_folder_in_which_nothing_was_trained_can_be_used_again(tmp_path):
     loaded = load("--run_dir", str(tmp_path / "run"))
-    folder = config.prepare_run_dir(loaded, started=STARTED)
+    folder = run_dir.prepare_run_dir(loaded, started=STARTED)
     write(folder / "metrics.csv", "wall_time_s,updates\n")
     write(folder / "worker_0.txt", "stopped early")
-    config.prepare_run_dir(loaded, started=STARTED)
+    run_dir.prepare_run_dir(loaded, started=STARTED)
     assert (folder / "config.1.json").is_file()
     for table in ("wall_time_s,updates\n0.1,1\n", "mine"):
         write(folder / "metrics.csv", table)
         with pytest.raises(ConfigError, match="holds a run"):
-            config.prepare_run_dir(loaded, started=STARTED)
+            run_dir.prepare_run_dir(loaded, started=STARTED)
 
 
 HOLD = """
 import sys
 from datetime import datetime
-from impala_ms import config
-config.prepare_run_dir(config.load("impala", sys.argv[1:], 1), started=datetime.now())
+from impala_ms import config, run_dir
+run_dir.prepare_run_dir(config.load("impala", sys.argv[1:], 1), started=datetime.now())
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -820,7 +823,7 @@ def test_a_run_that_still_goes_on_keeps_others_out_of_its_folder(tmp_path, optio
 def test_files_of_the_user_with_the_names_of_a_run_are_left_alone(tmp_path, name):
     write(tmp_path / "run" / name, "mine")
     with pytest.raises(ConfigError, match=f"holds {name}, which no run made there"):
-        config.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
+        run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "run" / name).read_text() == "mine"
 
@@ -830,12 +833,12 @@ def test_a_folder_in_the_place_of_a_file(tmp_path):
     (folder / "config.next.json").mkdir()
     resumed = load("--resume", str(folder))
     with pytest.raises(ConfigError, match=r"written: .*/config\.next\.json: Is a directory"):
-        config.prepare_run_dir(resumed, started=STARTED)
+        run_dir.prepare_run_dir(resumed, started=STARTED)
 
 
 def test_other_files_in_the_run_folder_are_mentioned(tmp_path, caplog):
     write(tmp_path / "run" / "out.log", "mine")
-    folder = config.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
+    folder = run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
     assert "not empty: out.log" in caplog.text
     assert (folder / "out.log").read_text() == "mine"
 
@@ -846,18 +849,18 @@ def test_a_run_folder_that_cannot_be_written(tmp_path, monkeypatch):
         with pytest.raises(
             ConfigError, match=r"cannot be written: .*; give another with --run_dir"
         ):
-            config.prepare_run_dir(load("--run_dir", str(tmp_path / name)), started=STARTED)
+            run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / name)), started=STARTED)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "runs", "in the way")
     with pytest.raises(ConfigError, match="cannot be written"):
-        config.prepare_run_dir(load(), started=STARTED)
+        run_dir.prepare_run_dir(load(), started=STARTED)
 
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "replace", refuse)
     with pytest.raises(ConfigError, match="new cannot be written: Permission denied"):
-        config.prepare_run_dir(load("--run_dir", str(tmp_path / "new")), started=STARTED)
+        run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / "new")), started=STARTED)
     assert not (tmp_path / "new" / "config.json").exists()  # never half a file
 
 
@@ -882,10 +885,10 @@ def test_resume_keeps_the_configurations_before(tmp_path):
     folder = a_run(tmp_path / "run")
     for steps in (101, 102):
         loaded = load("--resume", str(folder), "--total_env_steps", str(steps))
-        assert config.prepare_run_dir(loaded, started=STARTED) == folder
-        assert Config.read(*config.of_this_start(folder)) == loaded
-        config.adopt(folder)
-        assert Config.read(*config.of_this_start(folder)) == loaded
+        assert run_dir.prepare_run_dir(loaded, started=STARTED) == folder
+        assert Config.read(*run_dir.of_this_start(folder)) == loaded
+        run_dir.adopt(folder)
+        assert Config.read(*run_dir.of_this_start(folder)) == loaded
 
     def steps_of(name):
         return json.loads((folder / name).read_text())["trainer_params"]["total_env_steps"]
@@ -902,14 +905,14 @@ def test_a_resume_that_was_not_adopted_leaves_the_run_as_it_was(tmp_path):
     folder = a_run(tmp_path / "run", "--seed", "3")
     before = (folder / "config.json").read_bytes()
     other = load("--resume", str(folder), "--lr", "0.5", "--seed", "4")
-    config.prepare_run_dir(other, started=STARTED)
+    run_dir.prepare_run_dir(other, started=STARTED)
     assert (folder / "config.json").read_bytes() == before
     again = load("--resume", str(folder))
     assert again.learner_params["lr"] == OTHER["learner.lr"]
     assert again.trainer_params["seed"] == 3
     assert again.epoch == other.epoch == 1
-    config.prepare_run_dir(again, started=STARTED)
-    config.adopt(folder)
+    run_dir.prepare_run_dir(again, started=STARTED)
+    run_dir.adopt(folder)
     assert Config.read(folder / "config.json") == again
     assert (folder / "config.1.json").read_bytes() == before
     assert load("--resume", str(folder)).epoch == 2
@@ -962,14 +965,14 @@ def test_resume_into_another_folder_goes_on_in_a_copy(tmp_path, monkeypatch):
     fork = load("--resume", str(source), "--run_dir", str(tmp_path / "b"), "--seed", "6")
     assert (fork.resume, fork.fork_of) == (str(tmp_path / "b"), str(source))
     assert fork.trainer_params["seed"] == 6
-    folder = config.prepare_run_dir(fork, started=STARTED)
+    folder = run_dir.prepare_run_dir(fork, started=STARTED)
     assert folder == tmp_path / "b"
     assert (folder / "checkpoints" / "1.ckpt").read_text() == "weights"
     assert (folder / "metrics.csv").read_text() == "updates\n1\n"
     assert Config.read(folder / "config.json") == fork
     assert sorted((path, path.stat().st_mtime_ns) for path in source.rglob("*")) == before
     with pytest.raises(ConfigError, match="holds a run"):
-        config.prepare_run_dir(fork, started=STARTED)
+        run_dir.prepare_run_dir(fork, started=STARTED)
     monkeypatch.chdir(tmp_path)
     same = load("--resume", str(source), "--run_dir", "run")
     assert (same.resume, same.fork_of) == (str(source), None)
@@ -989,20 +992,20 @@ def test_a_resumed_run_keeps_what_its_checkpoint_depends_on(tmp_path, option):
 
 def test_the_status_of_a_run_stays_until_the_next_start_really_goes_on(tmp_path):
     folder = a_run(tmp_path / "run")
-    assert config.status_file(folder) == folder / "status.json"
+    assert run_dir.status_file(folder) == folder / "status.json"
     write(folder / "status.json", "finished")
-    config.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
-    assert config.status_file(folder) == folder / "status.next.json"
+    run_dir.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
+    assert run_dir.status_file(folder) == folder / "status.next.json"
     assert (folder / "status.json").read_text() == "finished"
     write(folder / "status.next.json", "failed")
-    config.abandon(folder)
+    run_dir.abandon(folder)
     assert not list(folder.glob("*.next.json"))
     assert (folder / "status.json").read_text() == "finished"
-    config._locks.pop(folder).close()
+    run_dir._locks.pop(folder).close()
 
-    config.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
-    config.adopt(folder)
-    assert config.status_file(folder) == folder / "status.json"
+    run_dir.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
+    run_dir.adopt(folder)
+    assert run_dir.status_file(folder) == folder / "status.json"
     assert not (folder / "status.json").exists()
 
 
@@ -1044,7 +1047,7 @@ def test_a_resumed_run_keeps_what_was_chosen_for_it(tmp_path, edited):
 
 
 def test_help_says_what_none_stands_for():
-    text = config.help_text("impala")
+    text = help_text.help_text("impala")
     assert "None: 4 for Atari games, else 1" in text
 
 
@@ -1264,10 +1267,10 @@ def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device", str(source))
 
     with monkeypatch.context() as patch:
-        patch.setattr(config.shutil, "copy", full)
+        patch.setattr(run_dir.shutil, "copy", full)
         with pytest.raises(ConfigError, match=r"run_dir \S+/b cannot be written: No space left"):
-            config.prepare_run_dir(fork, started=STARTED)
+            run_dir.prepare_run_dir(fork, started=STARTED)
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [".lock"]
-    config._locks.pop(tmp_path / "b").close()
+    run_dir._locks.pop(tmp_path / "b").close()
     (tmp_path / "b" / "checkpoints").mkdir()
-    assert config.prepare_run_dir(fork, started=STARTED) == tmp_path / "b"
+    assert run_dir.prepare_run_dir(fork, started=STARTED) == tmp_path / "b"
