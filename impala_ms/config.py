@@ -20,16 +20,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from impala_ms.algorithms import DEFAULT, Algorithm
 from impala_ms.classes import reference
-from impala_ms.cluster import topology
+from impala_ms.cluster.topology import Place, roles
+from impala_ms.command_line import last, read_options
 from impala_ms.draft import Draft, differing
 from impala_ms.envs import ids
 from impala_ms.errors import ConfigError
 from impala_ms.formats import FORMAT, in_this_format
 from impala_ms.help_text import help_text
 from impala_ms.imports import add_import_folder
-from impala_ms.messages import count, show
+from impala_ms.messages import count, ranks_in_words, show
 from impala_ms.sections import flatten, section_of
+from impala_ms.values import Values
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Config:
     learner_params: dict[str, Any]
     trainer_params: dict[str, Any]
     algorithm_config: dict[str, dict[str, Any]]
-    actors: int
+    actors: int  # ranks that act
+    ranks: int  # N, as it was given, or the fewest that give so many actors
     resume: str | None = None
     fork_of: str | None = None  # the run whose checkpoints are copied, to go on with the copy
     epoch: int = 0  # how often the run was resumed; the seeds depend on it
@@ -58,20 +62,30 @@ class Config:
         return int(self.trainer_params["batch_size"] // self.collect_env_params["num_envs"])
 
     @property
-    def places(self) -> list[topology.Place]:
-        """What each rank is; with one process, what the two are that it plays."""
-        return topology.star_of_unrolls(self.actors + 1)
+    def places(self) -> list[Place]:
+        """What each rank is, by the wiring of the algorithm."""
+        return Algorithm(self.algorithm).places(self.ranks)
 
     def values(self) -> dict[str, Any]:
         """All values by path."""
         return dict(flatten(self.__dict__, self.algorithm_config))
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as plain JSON, for `from_json`; classes become references."""
+        """The configuration as plain JSON, for `from_json`; classes become references.
+
+        A class of ours that config.py names becomes null, so that it can move.
+        """
+        algorithm = Algorithm(self.algorithm)
         data = {name: getattr(self, name) for name in self.__dataclass_fields__}
         data["algorithm_config"] = {
             # The values stand once, in their section; the part only names it.
-            name: {**part, "type": reference(part["type"]), "params": section_of(part, data)}
+            name: {
+                **part,
+                "type": None
+                if algorithm.is_default(name, part["type"])
+                else reference(part["type"]),
+                "params": section_of(part, data),
+            }
             for name, part in self.algorithm_config.items()
         }
         return copy.deepcopy({"format": FORMAT} | data)
@@ -80,8 +94,11 @@ class Config:
     def from_json(cls, data: Mapping[str, Any]) -> Config:
         """The configuration that `to_json` gave; it is not checked again."""
         fields = in_this_format(copy.deepcopy(dict(data)))
-        for part in fields["algorithm_config"].values():
+        algorithm = Algorithm(fields["algorithm"])
+        for name, part in fields["algorithm_config"].items():
             part["params"] = fields.get(part["params"])
+            if part["type"] is None:
+                part["type"] = algorithm.default_type(name)
         return cls(**fields)
 
     @classmethod
@@ -95,12 +112,15 @@ class Config:
             config = cls.from_json(json.loads(file.read_text(encoding="utf-8")))
             if type(config.epoch) is not int or config.epoch < 0:
                 raise ValueError(f"epoch is {config.epoch!r}")
-            config.to_json()  # raises where a class is none
+            config.to_json()  # raises where a class is not a class
+            config.values()  # raises where a section is not a dict
             return config
         except OSError as error:
             if others and isinstance(error, FileNotFoundError):
                 return cls.read(*others)
             raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+        except ConfigError as error:  # there is no such algorithm
+            raise ConfigError(f"{file}: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             what = f"{type(error).__name__}: {error}"
             raise ConfigError(
@@ -110,7 +130,7 @@ class Config:
     def describe(self) -> str:
         """All values, those that differ from config.py marked ``*``, and the derived sizes."""
         draft = self._defaults()
-        lines = [f"{self.algorithm}: 1 learner + {count(self.actors, 'actor')}"]
+        lines = [f"{self.algorithm}: {self._roles()}"]
         for path, value in self.values().items():
             default = draft.values.get(path)
             unit = draft.keys[path].unit if path in draft.keys else ""
@@ -119,7 +139,7 @@ class Config:
                 note = f"({self.chosen[path]})"
             mark = "*" if note and path not in self.chosen else " "
             lines.append(f"{mark} {path:33} {show(value):20} {unit}  {note}".rstrip())
-        return "\n".join([*lines, self._batch()])
+        return "\n".join([*lines, *self._sizes()])
 
     def summary(self) -> str:
         """What matters at the start: who plays what, the batch, and what is not as in config.py."""
@@ -128,25 +148,24 @@ class Config:
         games = count(collect["num_envs"], "environment")
         each = " each" if self.actors > 1 else ""
         lines = [
-            f"{self.algorithm} on {collect['id']}: 1 learner + {count(self.actors, 'actor')}, "
-            f"{games}{each}",
-            self._batch(),
+            f"{self.algorithm} on {collect['id']}: {self._roles()}, {games}{each}",
+            *self._sizes(),
         ]
         for why in dict.fromkeys(self.chosen.values()):
             paths = [path for path, reason in self.chosen.items() if reason == why]
             values = self.values()
             chosen = ", ".join(f"{path} {show(values[path])}" for path in paths)
             lines.append(f"chosen, since {why}: {chosen}")
-        differing = [
-            f"{path} {show(value)} (was {show(before.get(path))})"
+        changed = [
+            f"{path} {show(value)} (was {show(before[path])})"
             for path, value in self.values().items()
-            if value != before.get(path)
+            if value != before.get(path, value)
             and (path not in self.chosen or self.resume)
             and path not in self.following
             and path not in ("trainer.run_dir", "collect_env.id" if not self.resume else "")
         ]
-        if differing:
-            lines.append(f"changed from {known}: {', '.join(differing)}")
+        if changed:
+            lines.append(f"changed from {known}: {', '.join(changed)}")
         repeat = collect["action_repeat"]
         if repeat not in (None, 1) and ids.kind_of(collect["id"]) == ids.OTHER:
             lines.append(
@@ -167,20 +186,21 @@ class Config:
         run = Config.read(Path(self.fork_of or self.resume, "config.json"))
         return run.values(), "the run that goes on"
 
-    def _batch(self) -> str:
-        batch, unroll = self.trainer_params["batch_size"], self.trainer_params["unroll_length"]
-        return (
-            f"S = batch_size / num_envs = {batch} / {self.collect_env_params['num_envs']} ="
-            f" {count(self.unrolls_per_batch, 'unroll')} per update: unroll_length x batch_size ="
-            f" {unroll} x {batch} = {unroll * batch} env steps"
-        )
+    def _roles(self) -> str:
+        return ranks_in_words(roles(self.places))
+
+    def _sizes(self) -> list[str]:
+        return Algorithm(self.algorithm).sizes(Values(self.values()))
 
     def _defaults(self) -> Draft:
         """What config.py gives for as many actors."""
         draft = Draft(self.algorithm)
         draft.choose(self.collect_env_params["id"])
         draft.fill_eval_env()
-        draft.fill_batch_size(self.actors, self.collect_env_params["num_envs"])
+        # What follows from other values does so from those of this run.
+        unknown = {path: None for path, value in draft.values.items() if value is None}
+        derived = draft.algorithm.derive(Values(self.values() | unknown, self.places))
+        draft.values.update({path: derived[path] for path in unknown.keys() & derived.keys()})
         return draft
 
 
@@ -192,34 +212,55 @@ def of_run(folder: Path) -> Config:
     """
     file = folder / "config.json"
     if not file.is_file():
-        raise ConfigError(f"{folder} is no run folder: it holds no config.json")
+        raise ConfigError(f"{folder} is not a run folder: it holds no config.json")
     config = Config.read(file)
     for start in config.folders:
         add_import_folder(Path(start))
     draft = Draft(config.algorithm)
-    draft.put_run(config.to_json(), config.chosen, file)
+    draft.put_run(config.values(), config.chosen, file)
     return Config(**draft.finish(None))
 
 
-def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
+def load(algorithm: str | None, argv: Sequence[str], ranks: int | None) -> Config:
     """Read, override and check the configuration of a run.
 
     Args:
-        algorithm: Name of a folder under ``impala_ms/algorithm``.
+        algorithm: Where neither ``--algorithm`` nor a run that is resumed says another; None for
+            the default.
         argv: The options, as in `help_text`; ``--help`` prints that and exits.
-        ranks: How many processes will run, the learner among them; None if it is not known.
+        ranks: How many processes will run; None if it is not known.
 
     Raises:
         ConfigError: With all problems: what was given, what is allowed, what to do.
     """
-    if not {"-h", "--help"}.isdisjoint(argv):
-        sys.stdout.write(help_text(algorithm))
+    if text := help_text(algorithm, argv):
+        sys.stdout.write(text)
         raise SystemExit(0)
-    draft = Draft(algorithm)
-    options = draft.read_options(argv)
-    run = None
-    if "resume" in options:
-        run = _read_run(draft, Path(options["resume"][-1]).absolute())
+    given = read_options(argv)
+    name, resumed = last(given, "algorithm"), last(given, "resume")
+    folder = None if resumed is None else Path(resumed).absolute()
+    run, problems = (None, []) if folder is None else _read_run(folder)
+    if run is not None and name not in (None, run.algorithm):
+        problems.append(
+            f"--algorithm {name}: the run in {folder} is one of {run.algorithm} and goes on as "
+            "such: leave --algorithm out"
+        )
+    draft = Draft(run.algorithm if run else name or algorithm or DEFAULT)
+    options = draft.known_options(given)
+    draft.problems += problems
+    if folder is not None:
+        _go_on(draft, folder, run)
+    _override(draft, options)
+    here = [os.getcwd()] if ranks is not None else []
+    return Config(
+        **draft.finish(ranks),
+        epoch=run.epoch + 1 if run else 0,
+        folders=tuple(dict.fromkeys([*(run.folders if run else ()), *here])),
+    )
+
+
+def _override(draft: Draft, options: Mapping[str, Sequence[str]]) -> None:
+    """Take what the options say, the more special after the more general."""
     for file in options.get("config", ()):
         draft.read_file(Path(file))
     if "env" in options:
@@ -230,37 +271,34 @@ def load(algorithm: str, argv: Sequence[str], ranks: int | None) -> Config:
             draft.put(path.strip(), value.strip(), "--set")
         else:
             draft.problems.append(f"--set {text}: must be PATH=VALUE, such as learner.lr=0.001")
-    for name, path in draft.named.items():
+    for name, path in draft.algorithm.options.items():
         for text in options.get(name, ()):
             draft.put(path, text, f"--{name}")
-    here = [os.getcwd()] if ranks is not None else []
-    return Config(
-        **draft.finish(ranks),
-        epoch=run.epoch + 1 if run else 0,
-        folders=tuple(dict.fromkeys([*(run.folders if run else ()), *here])),
-    )
 
 
-def _read_run(draft: Draft, folder: Path) -> Config | None:
-    """Let the draft begin with the configuration of a run that is to be resumed."""
-    file, run = folder / "config.json", None
+def _read_run(folder: Path) -> tuple[Config | None, list[str]]:
+    """The configuration of a run that is to be resumed, and what is wrong with it."""
+    file = folder / "config.json"
     if not folder.is_dir():
-        draft.problems.append(f"--resume {folder}: there is no such folder")
-    elif not file.is_file():
-        draft.problems.append(f"--resume {folder}: no run folder, it holds no config.json")
-    elif not any((folder / "checkpoints").glob("*")):
-        draft.problems.append(f"--resume {folder}: holds no checkpoint, start a new run instead")
-    else:
-        try:
-            run = Config.read(file)
-            draft.resumed = run.values()
-            draft.put_run(run.to_json(), run.chosen, file)
-            draft.follow_again(run.following)
-        except ConfigError as error:
-            draft.problems.append(f"--resume: {error}")
+        return None, [f"--resume {folder}: there is no such folder"]
+    if not file.is_file():
+        return None, [f"--resume {folder}: is not a run folder, it holds no config.json"]
+    if not any((folder / "checkpoints").glob("*")):
+        return None, [f"--resume {folder}: holds no checkpoint, start a new run instead"]
+    try:
+        return Config.read(file), []
+    except ConfigError as error:
+        return None, [f"--resume: {error}"]
+
+
+def _go_on(draft: Draft, folder: Path, run: Config | None) -> None:
+    """Let the draft begin with what a run has; None if that could not be read."""
+    if run is not None:
+        draft.resumed = run.values()
+        draft.put_run(draft.resumed, run.chosen, folder / "config.json")
+        draft.follow_again(run.following)
     draft.resume = folder
     draft.put("trainer.run_dir", str(folder), "--resume")
-    return run
 
 
 def check_kept(

@@ -7,78 +7,53 @@ or all problems, one line each.
 from __future__ import annotations
 
 import copy
-import importlib
 import logging
-import math
 import re
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from impala_ms import algorithms
+from impala_ms.algorithms import Algorithm
+from impala_ms.cluster.topology import acting, roles
+from impala_ms.command_line import Option
 from impala_ms.envs import ids
-from impala_ms.errors import ConfigError, describe, text_of
+from impala_ms.errors import ConfigError, describe
 from impala_ms.imports import import_file
-from impala_ms.messages import count, nearest, show
-from impala_ms.sections import SECTIONS, dicts, flatten, nest, section_of
-from impala_ms.values import Key, Unfit
+from impala_ms.messages import closest, count, nearest, ranks_in_words, show
+from impala_ms.sections import SECTIONS, dicts, nest
+from impala_ms.settings import PART
+from impala_ms.values import Unfit, Values
 from impala_ms.yaml_text import parse_yaml
 
 log = logging.getLogger(__name__)
 
-PART_KEYS = {
-    "number": Key("int | None", "", ">= 1", "how many; None: one per rank beside the learner"),
-    "type": Key("class", "", "", "imported only by the ranks that need it"),
-}
-
-
-def import_defaults(algorithm: str) -> Any:
-    """The algorithm's config module."""
-    file = Path(__file__).parent / "algorithm" / algorithm / "config.py"
-    if not file.is_file():
-        there = sorted(other.parent.name for other in file.parents[1].glob("*/config.py"))
-        raise ConfigError(f"unknown algorithm {algorithm!r}: allowed: {', '.join(there)}")
-    try:
-        return importlib.import_module(f"impala_ms.algorithm.{algorithm}.config")
-    except BaseException as error:  # users edit this file
-        raise ConfigError(f"{file}: {describe(error)}") from error
+COMMANDS = ("algorithm", "config", "set", "resume", "help")  # options that are not settings
 
 
 class Draft:
     """Values by path, where each came from, and the problems so far; begins with config.py."""
 
     def __init__(self, algorithm: str) -> None:
-        self.algorithm = algorithm
+        """Begin with the defaults of an algorithm."""
+        self.algorithm = Algorithm(algorithm)
+        self.keys = self.algorithm.keys
         self.problems: list[str] = []
-        self.values: dict[str, Any] = {}
-        self.origins: dict[str, str] = {}
+        self.values = Values()
         self.chosen: dict[str, str] = {}
         self.following: list[str] = []  # keys of eval_env that are as in collect_env
         self.resume: Path | None = None
         self.resumed: dict[str, Any] | None = None  # values of the run that is resumed
         self.run_files: list[str] = []  # config.json of runs: of another version, perhaps
-        defaults = dict(vars(import_defaults(algorithm)))
         self.automatic: dict[str, dict[str, Any]] = {}
-        self.parts: dict[str, dict[str, Any]] = defaults["algorithm_config"]
-        self.sections = {name: section_of(part, defaults) for name, part in self.parts.items()}
-        self.keys = {path: Key(*entry) for path, entry in flatten(defaults["schema"], {})}
-        # Keys of one section only have an option of their own; eval_env has collect_env's keys.
-        names = [path.split(".") for path in self.keys if not path.startswith("eval_env.")]
-        keys = [key for _, key in names]
-        self.named = {key: f"{head}.{key}" for head, key in names if keys.count(key) == 1}
-        self.named["env"] = self.named.pop("id")
-        for name, part in self.parts.items():
-            for key in PART_KEYS:
-                if key in part or key == "type":
-                    self.keys[f"{name}.{key}"] = PART_KEYS[key]
-        self.put_all(dicts(defaults), "config.py")
+        self.put_all(dicts(vars(self.algorithm.module)), "config.py")
         self.default_id = self.values.get("collect_env.id")
 
     def put(self, path: str, value: Any, origin: str) -> None:
         """Take a value; a path may go on below a dict, as in ``collect_env.kwargs.size``."""
         head, key, *below = path.split(".") if "." in path else (path, "")
         if key == "params" and below:
-            head, key, *below = self.sections.get(head) or head, *below
+            head, key, *below = self.algorithm.sections.get(head) or head, *below
         path = f"{head.removesuffix('_params')}.{key}"
         if path not in self.keys or (below and not self.keys[path].type.startswith("dict")):
             path = ".".join([path, *below]).rstrip(".")
@@ -96,7 +71,7 @@ class Draft:
                 self.problems.append(f"{path} = {value!r} ({origin}): {error}")
                 return
         self.values[path] = nest(self.values.get(path), below, value)
-        self.origins[path] = origin
+        self.values.origins[path] = origin
         self.chosen.pop(path, None)
 
     def put_all(self, given: Any, origin: str) -> None:
@@ -105,7 +80,7 @@ class Draft:
             if name == "algorithm_config":
                 for part, values in self._entries(name, entries, origin):
                     for key, value in self._entries(f"{name}.{part}", values, origin):
-                        section = self.sections.get(part)
+                        section = self.algorithm.sections.get(part)
                         if key != "params":
                             self.put(f"{part}.{key}", value, origin)
                         elif section is None and value is not None:
@@ -123,11 +98,11 @@ class Draft:
                 near = nearest(name, [*SECTIONS, "algorithm_config"])
                 self.problems.append(f"unknown section {name} ({origin}): {near}")
 
-    def put_run(self, given: Mapping[str, Any], chosen: Mapping[str, str], file: Path) -> None:
-        """Take the configuration that a run wrote into a file, perhaps by another version."""
+    def put_run(self, values: Mapping[str, Any], chosen: Mapping[str, str], file: Path) -> None:
+        """Take the values that a run wrote into a file, perhaps by another version."""
         self.run_files.append(str(file))
-        names = (*SECTIONS, "algorithm_config")
-        self.put_all({name: given[name] for name in names}, str(file))
+        for path, value in values.items():
+            self.put(path, value, str(file))
         self.chosen = dict(chosen)
 
     def follow_again(self, following: Iterable[str]) -> None:
@@ -144,40 +119,33 @@ class Draft:
             self.problems.append(f"{name} = {entries!r} ({origin}): must map keys to values")
         return []
 
-    def read_options(self, argv: Sequence[str]) -> dict[str, list[str]]:
-        """The values given to each option, from ``--name value`` and ``--name=value``."""
-        allowed = ["config", "set", "resume", "help", *self.named]
-        options: dict[str, list[str]] = {}
-        words = deque(argv)
-        while words:
-            given = words.popleft()
-            word, equals, text = given.partition("=")
-            if not word.startswith("--"):
-                self.problems.append(f"unexpected {given}: options are given as --name VALUE")
-                continue
-            name = word[2:].replace("-", "_")
-            follows = not equals and bool(words) and not words[0].startswith("--")
-            if follows:
-                text = words.popleft()
-            if name not in allowed:
+    def known_options(self, options: Sequence[Option]) -> dict[str, list[str]]:
+        """The values given to each option, ``{name: values}``."""
+        allowed = [*COMMANDS, *self.algorithm.options]
+        known: dict[str, list[str]] = {}
+        for word, name, value in options:
+            if not name:
+                self.problems.append(f"unexpected {word}: options are given as --name VALUE")
+            elif name not in allowed:
                 self.problems.append(f"unknown option {word}: {self._option(name, allowed)}")
-            elif not (equals or follows):
+            elif value is None:
                 self.problems.append(f"{word} needs a value: {word} VALUE or {word}=VALUE")
             else:
-                options.setdefault(name, []).append(text)
-        return options
+                known.setdefault(name, []).append(value)
+        return known
 
     def read_file(self, file: Path) -> None:
         """Take a file: YAML, or Python that holds dicts named as in config.py."""
-        examples = Path(__file__).parents[1] / "example" / self.algorithm
+        examples = self.algorithm.examples()
         if not file.is_file() and (examples / file).is_file():
             file = examples / file
         if not file.is_file() or file.suffix not in (".yaml", ".yml", ".py"):
             wrong = "must be .yaml or .py"
             if file.exists() and not file.is_file():
-                wrong = "is no file"
+                wrong = "is not a file"
             elif not file.is_file():
-                wrong = f"there is no such file, neither in {Path.cwd()} nor in {examples}"
+                also = f", neither in {Path.cwd()} nor in {examples}" if examples.is_dir() else ""
+                wrong = f"there is no such file{also}"
             self.problems.append(f"--config {file}: {wrong}")
             return
         try:
@@ -198,10 +166,11 @@ class Draft:
                 follows = self.values.get(path.replace("eval_env", "collect_env"))
                 self.values[path] = copy.deepcopy(follows)
 
-    def fill_batch_size(self, actors: int, num_envs: int | None) -> None:
-        """Where there is none, make a batch of one unroll of each actor."""
-        if num_envs and self.values.get("trainer.batch_size", 0) is None:
-            self.values["trainer.batch_size"] = actors * num_envs
+    def derive(self) -> None:
+        """Give what is None and follows from other values, the number of actors for one."""
+        for path, value in self.algorithm.derive(self.values).items():
+            if self.values.get(path) is None:
+                self.values[path] = value
 
     def choose(self, id: Any) -> None:
         """Give what is still None, and depends on the environment of this id, its value."""
@@ -215,7 +184,7 @@ class Draft:
                 self.problems.append(f"unknown key {path} (automatic): {self._suggest(path)}")
             elif self.values.get(path, "") in (None, "None", "null"):
                 self.values[path] = copy.deepcopy(value)
-                self.origins[path] = "automatic"
+                self.values.origins[path] = "automatic"
                 if kind == ids.ATARI:
                     self.chosen[path] = f"{id} is an Atari game"
                 elif id != self.default_id:
@@ -228,6 +197,19 @@ class Draft:
     def finish(self, ranks: int | None) -> dict[str, Any]:
         """Check everything and give the fields of a ``Config``, or raise all problems."""
         self.choose(self.values.get("collect_env.id"))
+        self._convert()
+        self.fill_eval_env()
+        self._place(ranks)
+        self.derive()
+        self.problems += self.algorithm.check(self.values)
+        self._check_source(ranks)
+        self._check_kept()
+        if self.problems:
+            raise ConfigError(*dict.fromkeys(self.problems))  # params repeat their section
+        return self._fields(ranks)
+
+    def _convert(self) -> None:
+        """Give every value its type; those that cannot have it are problems, and removed."""
         for path, key in self.keys.items():
             if path not in self.values:
                 self.problems.append(f"{path} is missing in config.py: it takes {key.takes}")
@@ -237,28 +219,28 @@ class Draft:
             except (TypeError, ValueError, OverflowError, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) else f"must be {key.takes}"
                 why = str(error) if isinstance(error, Unfit) else why
-                self.problems.append(f"{self._given(path)}: {why}")
-                del self.values[path]  # so that nothing below is concluded from it
-        self.fill_eval_env()
-        actors = self._check_sizes(ranks)
-        self._check_kept()
-        if self.problems:
-            raise ConfigError(*dict.fromkeys(self.problems))  # params repeat their section
-        built: dict[str, dict[str, Any]] = {name: {} for name in (*SECTIONS, *self.parts)}
+                self.problems.append(f"{self.values.given(path)}: {why}")
+                del self.values[path]  # so that no other check reports it too
+
+    def _fields(self, ranks: int | None) -> dict[str, Any]:
+        """The fields of a ``Config``; the params of each part are one of the sections."""
+        parts = self.algorithm.parts
+        built: dict[str, dict[str, Any]] = {name: {} for name in (*SECTIONS, *parts)}
         for path, value in self.values.items():
-            head, key_name = path.split(".")
-            built[head if key_name in PART_KEYS else f"{head}_params"][key_name] = value
-        for name, section in self.sections.items():
+            head, key = path.split(".")
+            built[head if key in PART else f"{head}_params"][key] = value
+        for name, section in self.algorithm.sections.items():
             built[name]["params"] = built.get(section or "")
         sections = {name: built.pop(name) for name in SECTIONS}
         resume = self.resume
         folder = Path(sections["trainer_params"]["run_dir"] or resume or "").absolute()
         forks = resume is not None and folder.resolve() != resume.resolve()
         return {
-            "algorithm": self.algorithm,
+            "algorithm": self.algorithm.name,
             **sections,
             "algorithm_config": built,
-            "actors": actors,
+            "actors": self.values.actors,
+            "ranks": ranks or max(len(self.values.places), 1),
             "resume": None if resume is None else str(folder),
             "fork_of": str(resume) if forks else None,
             "chosen": {path: why for path, why in self.chosen.items() if path in self.values},
@@ -269,63 +251,54 @@ class Draft:
         """Refuse to go on with a run by settings that its checkpoint does not fit."""
         for path, before in differing(self.resumed or {}, self.values):
             self.problems.append(
-                f"{self._given(path)}: a run keeps its own, {show(before)}, when it is resumed; "
-                "a new run with other settings may begin with weights by --init_from"
+                f"{self.values.given(path)}: a run keeps its own, {show(before)}, when it is "
+                "resumed; a new run with other settings may begin with weights by --init_from"
             )
 
-    def _check_sizes(self, ranks: int | None) -> int:
-        """Check values against each other and against the ranks; returns the number of actors."""
-        get, given, problems = self.values.get, self._given, self.problems
-        number = get("actor.number")
-        actors = max(ranks - 1, 1) if ranks is not None else number or 1
-        if ranks is not None and ranks < 1:
-            problems.append(f"start_standalone.sh was given {ranks} ranks: it takes 1 or more")
-        elif number not in (None, actors):
+    def _place(self, ranks: int | None) -> None:
+        """Give every rank its place, and compare what the settings say of that."""
+        number = self.values.get("actor.number")
+        if ranks is None:
+            self.values.places = self.algorithm.places_for(number or 1)
+            return
+        if ranks < 1:
+            self.problems.append(f"start_standalone.sh was given {ranks} ranks: it takes 1 or more")
+            return
+        try:
+            self.values.places = self.algorithm.places(ranks)
+        except ValueError as error:
+            self.problems.append(f"{self.algorithm.name} with N = {ranks}: {error}")
+            return
+        self._check_places(ranks, number)
+
+    def _check_places(self, ranks: int, number: int | None) -> None:
+        get, given, problems = self.values.get, self.values.given, self.problems
+        there = roles(self.values.places)
+        actors = acting(self.values.places)
+        if number not in (None, actors):
             place = " in one process" if ranks == 1 else ""
             problems.append(
-                f"start_standalone.sh was given {count(ranks or 0, 'rank')} = 1 learner +"
-                f" {count(actors, 'actor')}{place}, but the config says {given('actor.number')}"
+                f"start_standalone.sh was given {count(ranks, 'rank')} = {ranks_in_words(there)}"
+                f"{place}, but the config says {given('actor.number')}"
             )
         if ranks == 1 and get("learner.device") not in ("auto", "CPU", None):
             problems.append(
-                f"{given('learner.device')}: with N = 1 learner and actor are one process, which"
-                " computes on the CPU: give N = 2 or more"
+                f"{given('learner.device')}: with N = 1 {' and '.join(there)} are one process,"
+                " which computes on the CPU: give N = 2 or more"
             )
-        if get("learner.number", 1) != 1:
-            problems.append(f"{given('learner.number')}: must be 1 for now")
-        if ranks is not None and get("trainer.min_actors", 1) > actors:
-            there = "there is" if actors == 1 else "there are"
-            problems.append(f"{given('trainer.min_actors')}: {there} {count(actors, 'actor')}")
-        envs = get("collect_env.num_envs")
-        self.fill_batch_size(actors, envs)
-        batch = get("trainer.batch_size")
-        if batch and envs and batch % envs:
-            problems.append(
-                f"{given('trainer.batch_size')}: must be a multiple of"
-                f" {given('collect_env.num_envs')}, such as {math.ceil(batch / envs) * envs}"
-            )
-        elif batch and envs and get("trainer.synchronous") and batch // envs % actors:
-            fitting = [n + 1 for n in range(1, batch // envs + 1) if batch // envs % n == 0]
-            problems.append(
-                f"{given('trainer.batch_size')}: when synchronous, S = batch_size / num_envs ="
-                f" {batch} / {envs} = {batch // envs} must be a multiple of the"
-                f" {count(actors, 'actor')}: batch_size a multiple of {actors * envs}, or N one of"
-                f" {', '.join(map(str, fitting))}"
-            )
-        if get("network.separate_baseline") and get("network.core", "none") != "none":
-            problems.append(
-                f"{given('network.separate_baseline')}: not with {given('network.core')}, of which"
-                " such a baseline would have no memory"
-            )
-        self._check_source(ranks)
-        return actors
+        if get("trainer.min_actors", 1) > actors:
+            are = "there is" if actors == 1 else "there are"
+            problems.append(f"{given('trainer.min_actors')}: {are} {count(actors, 'actor')}")
 
     def _check_source(self, ranks: int | None) -> None:
         """Whether there are the weights to begin with; not for a run that has begun."""
-        source, origin = self.values.get("trainer.init_from"), self.origins.get("trainer.init_from")
+        source, origin = (
+            self.values.get("trainer.init_from"),
+            self.values.origins.get("trainer.init_from"),
+        )
         if not source or origin in self.run_files or ranks is None:
             return
-        given = self._given("trainer.init_from")
+        given = self.values.given("trainer.init_from")
         if self.resume is not None:
             self.problems.append(
                 f"{given}: --resume goes on with a run's own weights: leave one out"
@@ -335,32 +308,27 @@ class Draft:
         elif Path(source).is_dir() and not any(Path(source, "checkpoints").glob("update_*.ckpt")):
             self.problems.append(f"{given}: the folder holds no checkpoint of a run")
 
-    def _given(self, path: str) -> str:
-        return f"{path} = {text_of(self.values[path], repr)} ({self.origins[path]})"
-
-    def options(self) -> dict[str, str]:
-        """The option of each path that has one, ``{"learner.lr": "--lr"}``."""
-        return {path: f"--{name}" for name, path in self.named.items()}
-
-    def meaning(self, path: str) -> str:
-        """What a key means, and what None stands for where the environment decides."""
-        games, others = (self.automatic.get(kind, {}) for kind in (ids.ATARI, ids.OTHER))
-        automatic = f"None: {show(games.get(path))} for Atari games, else {show(others.get(path))}"
-        parts = [self.keys[path].meaning, automatic if path in others else ""]
-        return "; ".join(part for part in parts if part)
-
     def _option(self, name: str, allowed: Sequence[str]) -> str:
-        """What may have been meant by an option that is none: the path of a key, or similar."""
+        """What may have been meant by an unknown option: the path of a key, or a similar name."""
         if name in self.keys:
-            return f"did you mean {self.options().get(name, f'--set {name}=VALUE')}?"
-        return nearest(name.rpartition(".")[2], allowed, "--")
+            return f"did you mean {self.algorithm.option_of(name)}?"
+        if others := algorithms.others_with(self.algorithm.name, name):
+            return self._belongs_to(others)
+        name = "env" if name == "id" else name.rpartition(".")[2]
+        near = closest(name, allowed)
+        return f"did you mean --{near}?" if near else "--help all lists all"
 
     def _suggest(self, path: str) -> str:
         """What may have been meant: the same key elsewhere, or a similar one."""
+        if others := algorithms.others_with(self.algorithm.name, path):
+            return self._belongs_to(others)
         head, _, key = path.partition(".")
         same = [known for known in self.keys if known.endswith(f".{key or head}")]
         there = [known for known in self.keys if known.startswith(f"{head}.")]
         return f"did you mean {same[0]}?" if same else nearest(path, there or self.keys)
+
+    def _belongs_to(self, others: Sequence[str]) -> str:
+        return f"a setting of {' and '.join(others)}, not of {self.algorithm.name}"
 
 
 # What a run that goes on cannot change: its checkpoint would not fit, or mean something else.

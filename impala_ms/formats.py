@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FORMAT = 2  # of config.json; 1 had no number
+FORMAT = 3  # of config.json; 1 had no number
 
 
 def in_this_format(data: dict[str, Any]) -> dict[str, Any]:
@@ -19,12 +19,17 @@ def in_this_format(data: dict[str, Any]) -> dict[str, Any]:
     written = data.pop("format", 1)
     if written not in range(1, FORMAT + 1):
         raise ValueError(f"it has format {written!r}, and this version knows 1 to {FORMAT}")
+    if written < 3:
+        for part in data["algorithm_config"].values():
+            if str(part.get("type")).startswith("impala_ms.algorithm."):  # where ours lay then
+                part["type"] = None
+        data["ranks"] = data["actors"] + 1
     if written == 1:
         data["collect_env_params"].setdefault("scale_actions", False)
         data["eval_env_params"].setdefault("scale_actions", False)
         for part in data["algorithm_config"].values():
             for key in ("networks", "number"):  # these said nothing, but for actor and learner
-                if key == "networks" or part.get("type", "").endswith(":make_vec"):
+                if key == "networks" or str(part.get("type")).endswith(":make_vec"):
                     part.pop(key, None)
         section, of = data["eval_env_params"], data["collect_env_params"]
         data["following"] = [f"eval_env.{key}" for key in section if section[key] == of.get(key)]

@@ -114,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     """Run ``SCRIPT N [options]`` and return the exit code: 2 if it could not be started."""
     progress.open_streams()
     if "--help" in argv or "-h" in argv:
-        sys.stdout.write(USAGE + "\n" + help_text(_algorithm(argv[0])))
+        sys.stdout.write(USAGE + "\n" + help_text(_algorithm(argv[0]), argv))
         return 0
     if not argv:
         sys.stderr.write(USAGE + "\n--help lists the options.\n")
@@ -258,14 +258,14 @@ def take_hostfile(options: Sequence[str]) -> tuple[Path | None, list[str]]:
     return file, words
 
 
-def _algorithm(script: str) -> str:
-    """The algorithm of a script is the one its folder is named after."""
+def _algorithm(script: str) -> str | None:
+    """The algorithm that the folder of a script is named after; None if there is none."""
     try:
         name = find_script(script).parent.name
     except ConfigError:
         name = ""
     here = ROOT / "impala_ms" / "algorithm" / name / "config.py"
-    return name if name and here.is_file() else "impala"
+    return name if name and here.is_file() else None
 
 
 def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list[str]:

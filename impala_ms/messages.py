@@ -5,7 +5,7 @@ Input: values and names of a configuration. Output: texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from impala_ms.classes import reference
@@ -23,15 +23,21 @@ def show(value: Any) -> str:
     return reference(value) if callable(value) else str(value)
 
 
-def nearest(name: str, allowed: Iterable[str], prefix: str = "") -> str:
-    """The allowed name that is nearest to the given one, or all that are allowed."""
+def ranks_in_words(roles: Mapping[str, int]) -> str:
+    """``1 learner + 3 actors``."""
+    return " + ".join(count(number, role) for role, number in roles.items())
+
+
+def closest(name: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that is similar to the given one, if there is one."""
     import difflib  # only to report a mistake
 
+    return next(iter(difflib.get_close_matches(name, list(allowed), n=1)), None)
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """What may have been meant, or all that is allowed."""
     allowed = list(allowed)
-    near = ["env"] if (name, prefix) == ("id", "--") else []
-    near = near or difflib.get_close_matches(name, allowed, n=1)
-    if near:
-        return f"did you mean {prefix}{near[0]}?"
-    if prefix == "--":
-        return "--help lists all"
-    return f"allowed: {', '.join(prefix + name for name in allowed)}"
+    if near := closest(name, allowed):
+        return f"did you mean {near}?"
+    return f"allowed: {', '.join(allowed)}"

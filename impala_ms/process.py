@@ -22,7 +22,6 @@ from impala_ms.classes import resolve
 from impala_ms.cluster import place
 from impala_ms.cluster.topology import Place
 from impala_ms.errors import ConfigError, describe, notes_of
-from impala_ms.help_text import help_text
 from impala_ms.imports import add_import_folder, forget_script
 from impala_ms.metrics import progress
 from impala_ms.run_dir import abandon, of_this_start, prepare_run_dir, status_file, write_json
@@ -137,9 +136,6 @@ def run_folder(algorithm, size):
         return Path(folder), float(os.environ.get("IMPALA_MS_STARTED") or time.time())
     if size > 1:
         raise ConfigError(f"{size} ranks are started by: bash start_standalone.sh train.py {size}")
-    if "--help" in sys.argv or "-h" in sys.argv:
-        sys.stdout.write(help_text(algorithm))
-        sys.exit(0)
     started = time.time()
     config = configuration.load(algorithm, sys.argv[1:], 1)
     when = datetime.fromtimestamp(started).astimezone()

@@ -48,7 +48,7 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
         started: When the command was given.
 
     Returns:
-        The absolute path of ``run_dir``, or where that is None of ``runs/<env>_<time>``.
+        The absolute path of ``run_dir``; by default ``runs/<algorithm>_<env>_<time>``.
 
     Raises:
         ConfigError: If the folder holds a run that is not being resumed or that still goes on,
@@ -56,7 +56,7 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
     """
     wanted = config.trainer_params["run_dir"]
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.collect_env_params["id"]).strip(".-")[:100]
-    folder = Path(wanted or f"runs/{env}_{started:%Y%m%d-%H%M%S}").absolute()
+    folder = Path(wanted or f"runs/{config.algorithm}_{env}_{started:%Y%m%d-%H%M%S}").absolute()
     try:
         if wanted is None:
             folder = _make_new(folder)

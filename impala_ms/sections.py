@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from impala_ms.values import Setting
 
 SECTIONS = (
     "collect_env_params",
@@ -19,13 +22,31 @@ SECTIONS = (
 )
 
 
+class Section(dict[str, Any]):
+    """The values of a section, begun with the defaults, and what is known of each key.
+
+    Attributes:
+        settings: ``{key: Setting}``.
+    """
+
+    def __init__(self, settings: Mapping[str, Setting]) -> None:
+        """Begin with the defaults."""
+        super().__init__({key: copy.deepcopy(one.default) for key, one in settings.items()})
+        self.settings = dict(settings)
+
+
 def dicts(names: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config module holds: all its public dicts, so that no misspelt one is overlooked."""
+    """The sections that a config module holds, with those whose name is misspelt.
+
+    Every public dict may be a section. Names in capitals are groups of settings, and ``columns``
+    says what an algorithm measures.
+    """
     return {
         name: value
         for name, value in names.items()
         if (isinstance(value, Mapping) or name in SECTIONS)
-        and name != "schema"
+        and name != "columns"
+        and not name.isupper()
         and not name.startswith("_")
     }
 

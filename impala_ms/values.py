@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_ms.classes import reference
+from impala_ms.cluster.topology import Place, acting
 from impala_ms.errors import text_of
 
 
-class Key(NamedTuple):
-    """What one key takes: an entry of a schema."""
+class Setting(NamedTuple):
+    """What is known of one key.
 
+    A meaning is a whole sentence; it may go on with what None and each choice stand for.
+    """
+
+    default: Any
     # bool, int, float, str, dict, class, path, reference (perhaps file.py:NAME), "list of <type>";
     # also with " | None"
     type: str
@@ -120,4 +125,30 @@ def _plain(value: Any) -> Any:
 
 
 class Unfit(TypeError):
-    """Says itself what is wrong with a value."""
+    """Its text says what is wrong with a value."""
+
+
+class Values(dict[str, Any]):
+    """All values by path, as the ``check`` of an algorithm gets them.
+
+    A value that is wrong in itself is missing.
+
+    Attributes:
+        origins: Where each value was given, by path.
+        places: What each rank is.
+    """
+
+    def __init__(self, values: Mapping[str, Any] = {}, places: Sequence[Place] = ()) -> None:
+        """Begin with these."""
+        super().__init__(values)
+        self.origins: dict[str, str] = {}
+        self.places = list(places)
+
+    @property
+    def actors(self) -> int:
+        """How many ranks play in environments."""
+        return max(acting(self.places), 1)
+
+    def given(self, path: str) -> str:
+        """How a message shows a value: ``learner.lr = '0' (--lr)``."""
+        return f"{path} = {text_of(self[path], repr)} ({self.origins.get(path, 'config.py')})"

@@ -16,18 +16,33 @@ ALLOWED = {
     "classes": (set(), {"errors", "imports"}),
     "messages": (set(), {"classes"}),
     "yaml_text": ({"yaml"}, {"errors"}),
-    "values": (set(), {"classes", "errors"}),
-    "sections": (set(), set()),
+    "command_line": (set(), set()),
     "formats": (set(), set()),
+    "values": (set(), {"classes", "cluster", "errors"}),
+    "sections": (set(), {"values"}),
+    "settings": (set(), {"errors", "messages", "sections", "values"}),
+    "setting_checks": (set(), {"cluster", "messages", "values"}),
+    "algorithms": (
+        set(),
+        {"algorithm", "classes", "cluster", "errors", "messages", "sections", "settings", "values"},
+    ),
     "draft": (
         set(),
-        {"envs", "errors", "imports", "messages", "sections", "values", "yaml_text"},
+        {"algorithms", "cluster", "command_line", "envs", "errors", "imports", "messages"}
+        | {"sections", "settings", "values", "yaml_text"},
     ),
-    "help_text": (set(), {"draft", "errors", "messages"}),
+    "help_text": (
+        set(),
+        {"algorithms", "command_line", "draft", "envs", "messages", "settings"},
+    ),
+    "settings_pages": (
+        set(),
+        {"algorithms", "draft", "errors", "help_text", "messages", "settings"},
+    ),
     "config": (
         set(),
-        {"classes", "draft", "envs", "errors", "formats", "help_text", "imports", "messages"}
-        | {"cluster", "sections"},
+        {"algorithms", "classes", "cluster", "command_line", "draft", "envs", "errors"}
+        | {"formats", "help_text", "imports", "messages", "sections", "values"},
     ),
     "run_dir": (set(), {"config", "cpus", "errors"}),
     "errors": (set(), set()),
@@ -60,7 +75,7 @@ ALLOWED = {
     ),
     "process": (
         set(),
-        {"classes", "cluster", "comm", "config", "cpus", "device", "errors", "help_text"}
+        {"classes", "cluster", "comm", "config", "cpus", "device", "errors"}
         | {"imports", "logs", "metrics", "run_dir"},
     ),
     "launch": (

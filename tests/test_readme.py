@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from impala_ms import classes, config, help_text
+from impala_ms import classes, config, help_text, settings_pages
 from impala_ms.errors import ConfigError
 from impala_ms.metrics import columns
 
@@ -141,10 +141,10 @@ def test_the_same_names_are_code_in_both():
 
 @BOTH
 def test_config_table_is_current(readme):
-    table = between(read(readme), help_text.TABLE_BEGIN, help_text.TABLE_END)
-    assert table == help_text.markdown_table("impala").strip(), (
+    table = between(read(readme), settings_pages.BEGIN, settings_pages.END)
+    assert table == settings_pages.table("impala").strip(), (
         "bring it up to date: "
-        "PYTHONPATH=. python -m impala_ms.help_text --write README.md README_CN.md"
+        "PYTHONPATH=. python -m impala_ms.settings_pages README.md README_CN.md"
     )
     assert "`learner.lr`" in table
 
@@ -228,7 +228,7 @@ def test_scripts_of_other_commands_exist(readme):
 
 
 def test_options_in_the_text_exist():
-    known = set(re.findall(r"--\w+", help_text.help_text("impala")))
+    known = set(re.findall(r"--\w+", help_text.help_text("impala", ["--help", "all"])))
     scripts = (
         "example/impala/evaluate.py",
         "tests/benchmarks/runs.py",
@@ -244,7 +244,7 @@ def test_options_in_the_text_exist():
 
 
 def test_keys_in_the_text_exist():
-    keys = {row.split("`")[1] for row in help_text.markdown_table("impala").splitlines()[2:]}
+    keys = {row.split("`")[1] for row in settings_pages.table("impala").splitlines()[2:]}
     heads = {key.partition(".")[0] for key in keys}
     for readme in (ENGLISH, CHINESE):
         mentioned = {
