@@ -3,7 +3,7 @@
 import sys
 
 from impala_ms import doctor, launch
-from impala_ms.config import ConfigError
+from impala_ms.errors import ConfigError
 from impala_ms.metrics import progress
 
 USAGE = """\

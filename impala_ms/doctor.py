@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_ms import ENVIRONMENT_DEFAULTS, cpus, launch
-from impala_ms.config import ConfigError
+from impala_ms.errors import ConfigError
 
 OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and not needed by everybody
 LIMIT_S = 120.0  # for any one probe

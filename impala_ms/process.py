@@ -18,11 +18,13 @@ from typing import Any, TextIO
 
 from impala_ms import config as configuration
 from impala_ms import cpus, device, logs
+from impala_ms.classes import resolve
 from impala_ms.cluster import place
 from impala_ms.cluster.topology import Place
-from impala_ms.errors import describe, notes_of
+from impala_ms.errors import ConfigError, describe, notes_of
 from impala_ms.imports import add_import_folder, forget_script
 from impala_ms.metrics import progress
+from impala_ms.run_dir import abandon, of_this_start, prepare_run_dir, status_file, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -96,10 +98,10 @@ def main(algorithm):
     try:
         folder, started = run_folder(algorithm, size)
         console = open_log(folder, rank)
-        config = configuration.Config.read(*configuration.of_this_start(folder))
+        config = configuration.Config.read(*of_this_start(folder))
         for start in config.folders:
             add_import_folder(Path(start))
-    except configuration.ConfigError as error:
+    except ConfigError as error:
         sys.exit(str(error))
     here = config.places[rank]
     logs.begin(rank, here.role)
@@ -117,7 +119,7 @@ def main(algorithm):
         traceback.print_exc()
         code = 1
     if "IMPALA_MS_RUN_DIR" not in os.environ:
-        configuration.abandon(folder)  # the launcher does it otherwise
+        abandon(folder)  # the launcher does it otherwise
     with contextlib.suppress(OSError):  # nobody reads it
         run.console.close()
     logging.shutdown()
@@ -133,16 +135,11 @@ def run_folder(algorithm, size):
     if folder := os.environ.get("IMPALA_MS_RUN_DIR"):
         return Path(folder), float(os.environ.get("IMPALA_MS_STARTED") or time.time())
     if size > 1:
-        raise configuration.ConfigError(
-            f"{size} ranks are started by: bash start_standalone.sh train.py {size}"
-        )
-    if "--help" in sys.argv or "-h" in sys.argv:
-        sys.stdout.write(configuration.help_text(algorithm))
-        sys.exit(0)
+        raise ConfigError(f"{size} ranks are started by: bash start_standalone.sh train.py {size}")
     started = time.time()
     config = configuration.load(algorithm, sys.argv[1:], 1)
     when = datetime.fromtimestamp(started).astimezone()
-    return configuration.prepare_run_dir(config, started=when), started
+    return prepare_run_dir(config, started=when), started
 
 
 def open_log(folder, rank):
@@ -152,7 +149,7 @@ def open_log(folder, rank):
     try:
         log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
-        raise configuration.ConfigError(f"{file} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -179,7 +176,7 @@ def be_rank(run, size):
         logger.info("device %s, %d compute threads", target, threads)
         if rank == 0:
             run.console.write(f"{progress.CONNECTED}\n")
-        session = configuration.resolve(config.algorithm_config["session"]["type"])(run)
+        session = resolve(config.algorithm_config["session"]["type"])(run)
         session.run()
     except BaseException as error:  # sys.exit() in a user's code would leave the others waiting
         failure = explain(error)
@@ -262,9 +259,9 @@ def write_status(run, session, failure):
         "message": failure or "",
         **(session.summary() if session is not None else {}),
     }
-    path = configuration.status_file(run.run_dir)
+    path = status_file(run.run_dir)
     try:
-        configuration.write_json(path, status)
+        write_json(path, status)
     except OSError as error:
         return f"{path} cannot be written: {error.strerror}"
     return None

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from impala_ms import config, imports, process
+from impala_ms import classes, imports, process
+from impala_ms.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 STATE = "class State:\n    def __eq__(self, other): return type(self) is type(other)\n"
@@ -52,8 +53,8 @@ class TestFiles:
         file = write(folder / name, STATE)
         module = imports.import_file(file)
         assert pickle.loads(pickle.dumps(module.State())) == module.State()
-        assert config.reference(module.State) == f"{file}:State"
-        assert config.resolve(config.reference(module.State)) is module.State
+        assert classes.reference(module.State) == f"{file}:State"
+        assert classes.resolve(classes.reference(module.State)) is module.State
 
     def test_each_is_run_once_and_the_first_keeps_its_name(self, folder):
         one, other = (write(folder / f / "ti_net.py", f"name = '{f}'") for f in ("a", "b"))
@@ -162,13 +163,13 @@ class TestNames:
 
     def test_a_package_with_the_name_of_one_in_use_is_one_line(self, folder):
         write(folder / "json" / "__init__.py", "")
-        with pytest.raises(config.ConfigError, match=r"has the name of a package in use.*rename"):
-            config.resolve("json.mine:Net")
+        with pytest.raises(ConfigError, match=r"has the name of a package in use.*rename"):
+            classes.resolve("json.mine:Net")
 
     def test_ours_stay_ours_and_are_not_said(self, folder, caplog):
         caplog.set_level(logging.INFO)
         write(folder / "impala_ms" / "__init__.py", "1 / 0")
-        assert imports.import_named("impala_ms.session") is session
+        assert imports.import_named("impala_ms.process") is process
         assert caplog.messages == []
 
     def test_what_is_not_there(self):
@@ -180,7 +181,7 @@ def test_the_folder_of_the_script_is_not_searched(tmp_path, monkeypatch):
     scripts, other = str(tmp_path / "scripts"), str(tmp_path)
     monkeypatch.setattr(sys, "argv", [f"{scripts}/train.py"])
     sys.path[:0] = [other, scripts]
-    monkeypatch.setattr(session, "take_place", lambda argv: sys.exit("as far as this"))
+    monkeypatch.setattr(process.place, "take_place", lambda argv: sys.exit("as far as this"))
     with pytest.raises(SystemExit, match="as far as this"):
         process.main("impala")
     assert scripts not in sys.path

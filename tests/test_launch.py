@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from impala_ms import launch
-from impala_ms.config import ConfigError
+from impala_ms.errors import ConfigError
 from impala_ms.metrics import progress
 
 # Runs the launcher with other limits than its own: LIMITS="STOP_S=1 LINGER_S=1". It sees less of

@@ -13,6 +13,38 @@ HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool"}
 # What each layer may import beside the standard library: other packages, and layers.
 BASE = {"config", "cpus", "errors", "imports", "seeds", "spaces", "trajectory"}
 ALLOWED = {
+    "classes": (set(), {"errors", "imports"}),
+    "messages": (set(), {"classes"}),
+    "yaml_text": ({"yaml"}, {"errors"}),
+    "command_line": (set(), set()),
+    "formats": (set(), set()),
+    "values": (set(), {"classes", "cluster", "errors"}),
+    "sections": (set(), {"values"}),
+    "settings": (set(), {"errors", "messages", "sections", "values"}),
+    "setting_checks": (set(), {"cluster", "messages", "values"}),
+    "algorithms": (
+        set(),
+        {"algorithm", "classes", "cluster", "errors", "messages", "sections", "settings", "values"},
+    ),
+    "draft": (
+        set(),
+        {"algorithms", "cluster", "command_line", "envs", "errors", "imports", "messages"}
+        | {"sections", "settings", "values", "yaml_text"},
+    ),
+    "help_text": (
+        set(),
+        {"algorithms", "command_line", "draft", "envs", "messages", "settings"},
+    ),
+    "settings_pages": (
+        set(),
+        {"algorithms", "draft", "errors", "help_text", "messages", "settings"},
+    ),
+    "config": (
+        set(),
+        {"algorithms", "classes", "cluster", "command_line", "draft", "envs", "errors"}
+        | {"formats", "help_text", "imports", "messages", "sections", "values"},
+    ),
+    "run_dir": (set(), {"config", "cpus", "errors"}),
     "errors": (set(), set()),
     "cpus": (set(), set()),
     "imports": (set(), set()),
@@ -25,31 +57,34 @@ ALLOWED = {
     "metrics": ({"numpy", "tensorboardX"}, set()),
     "comm": ({"numpy"}, set()),
     "cluster": ({"numpy"}, {"comm", "errors", "trajectory"}),
-    "config": ({"numpy", "yaml"}, {"cluster", "cpus", "envs", "errors", "imports"}),
     "envs": ({"gymnasium", "envpool", "numpy"}, {"cluster", "cpus", "errors", "imports"}),
     "ops": ({"mindspore", "numpy"}, set()),
     "nets": ({"mindspore", "numpy"}, {"ops"}),
-    "checkpoint": ({"mindspore", "numpy"}, {"config"}),
+    "checkpoint": ({"mindspore", "numpy"}, set()),
     "device": ({"psutil"}, {"cluster", "lean"}),
     "lean": ({"mindspore"}, set()),
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "agents": (
         {"mindspore", "numpy"},
-        {*BASE, "checkpoint", "compat", "envs", "frames", "nets", "ops"},
+        {*BASE, "checkpoint", "classes", "compat", "envs", "frames", "nets", "ops"},
     ),
     "roles": (
         {"mindspore", "numpy"},
         {*BASE, "agents", "checkpoint", "cluster", "compat", "device", "envs", "lean", "metrics"}
-        | {"replay"},
+        | {"classes", "replay", "run_dir"},
     ),
     "process": (
         set(),
-        {"cluster", "comm", "config", "cpus", "device", "errors", "imports", "logs", "metrics"},
+        {"classes", "cluster", "comm", "config", "cpus", "device", "errors"}
+        | {"imports", "logs", "metrics", "run_dir"},
     ),
-    "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
-    "doctor": ({"ale_py", "requirements"}, {"config", "cpus", "envs", "launch"}),
+    "launch": (
+        {"yaml"},
+        {"config", "device", "envs", "errors", "help_text", "metrics", "run_dir"},
+    ),
+    "doctor": ({"ale_py", "requirements"}, {"cpus", "envs", "errors", "launch"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
-    "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
+    "__main__": (set(), {"doctor", "errors", "launch", "metrics"}),
 }
 ALGORITHM = (
     {"mindspore", "numpy"},

@@ -16,6 +16,7 @@ from impala_ms import config as configuration
 from impala_ms import cpus, device, errors, process
 from impala_ms.cluster import place
 from impala_ms.cluster.topology import Place
+from impala_ms.errors import ConfigError
 from impala_ms.process import Run
 from tests.conftest import ROOT
 
@@ -183,7 +184,7 @@ class TestRank:
 
 class TestExplain:
     def test_messages_of_this_package_stand_for_themselves(self):
-        error = configuration.ConfigError("a is 1; it must be 2")
+        error = ConfigError("a is 1; it must be 2")
         assert process.explain(error) == "a is 1; it must be 2"
 
     def test_those_of_others_have_their_class(self):

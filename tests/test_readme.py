@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from impala_ms import config
+from impala_ms import classes, config, help_text, settings_pages
+from impala_ms.errors import ConfigError
 from impala_ms.metrics import columns
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,10 +141,10 @@ def test_the_same_names_are_code_in_both():
 
 @BOTH
 def test_config_table_is_current(readme):
-    table = between(read(readme), config.TABLE_BEGIN, config.TABLE_END)
-    assert table == config.markdown_table("impala").strip(), (
+    table = between(read(readme), settings_pages.BEGIN, settings_pages.END)
+    assert table == settings_pages.table("impala").strip(), (
         "bring it up to date: "
-        "PYTHONPATH=. python -m impala_ms.config --write README.md README_CN.md"
+        "PYTHONPATH=. python -m impala_ms.settings_pages README.md README_CN.md"
     )
     assert "`learner.lr`" in table
 
@@ -206,12 +207,12 @@ def test_training_commands_are_accepted(tmp_path, monkeypatch, name):
             options = options[2:]
         settings = config.load("impala", options, ranks)  # raises on what it does not know
         assert settings.actors == max(1, ranks - 1)
-        config.resolve(settings.algorithm_config["policy_and_network"]["type"])
+        classes.resolve(settings.algorithm_config["policy_and_network"]["type"])
 
 
 @pytest.mark.parametrize("options", ["--lrr 3", "--set learner.lrr=3", "--env"])
 def test_a_command_with_a_mistake_is_not(options):
-    with pytest.raises(config.ConfigError):
+    with pytest.raises(ConfigError):
         config.load("impala", shlex.split(options), 4)
 
 
@@ -227,7 +228,7 @@ def test_scripts_of_other_commands_exist(readme):
 
 
 def test_options_in_the_text_exist():
-    known = set(re.findall(r"--\w+", config.help_text("impala")))
+    known = set(re.findall(r"--\w+", help_text.help_text("impala", ["--help", "all"])))
     scripts = (
         "example/impala/evaluate.py",
         "tests/benchmarks/runs.py",
@@ -243,7 +244,7 @@ def test_options_in_the_text_exist():
 
 
 def test_keys_in_the_text_exist():
-    keys = {row.split("`")[1] for row in config.markdown_table("impala").splitlines()[2:]}
+    keys = {row.split("`")[1] for row in settings_pages.table("impala").splitlines()[2:]}
     heads = {key.partition(".")[0] for key in keys}
     for readme in (ENGLISH, CHINESE):
         mentioned = {
@@ -256,7 +257,7 @@ def test_keys_in_the_text_exist():
 
 
 def test_message_of_wrong_settings_is_the_real_one():
-    with pytest.raises(config.ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         config.load("impala", ["--lrr", "3", "--batch_size", "33"], 4)
     assert f"{caught.value}\n" in blocks(ENGLISH, "text")
 

@@ -15,9 +15,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # impala_ms is not installed
 
 from impala_ms import checkpoint, device
-from impala_ms.config import ConfigError, of_run
+from impala_ms.config import of_run
 from impala_ms.envs.make import MakeError
-from impala_ms.errors import describe
+from impala_ms.errors import ConfigError, describe
 from impala_ms.imports import forget_script
 from impala_ms.metrics import progress
 

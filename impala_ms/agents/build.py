@@ -10,7 +10,9 @@ from impala_ms import checkpoint, seeds
 from impala_ms.agents.checks import check_policy
 from impala_ms.agents.choices import automatic_torso, seen_space
 from impala_ms.agents.evaluation import evaluate
-from impala_ms.config import ConfigError, check_arguments, check_kept, resolve
+from impala_ms.classes import check_arguments, resolve
+from impala_ms.config import check_kept
+from impala_ms.errors import ConfigError
 from impala_ms.ops.distributions import make_distribution
 from impala_ms.spaces import leaf_array, leaves
 from impala_ms.trajectory import TrajectorySpec

@@ -9,7 +9,8 @@ from numbers import Integral
 import mindspore as ms
 from mindspore import nn
 
-from impala_ms.config import ConfigError, check_arguments
+from impala_ms.classes import check_arguments
+from impala_ms.errors import ConfigError
 
 # What a network may take beside the observation.
 INPUTS = ("last_action", "last_reward", "first", "core_state")

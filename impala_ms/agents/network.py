@@ -11,7 +11,8 @@ from mindspore import nn, ops
 from impala_ms.agents.checks import check_width
 from impala_ms.agents.choices import automatic_torso
 from impala_ms.agents.torso import Torso
-from impala_ms.config import ConfigError, resolve
+from impala_ms.classes import resolve
+from impala_ms.errors import ConfigError
 from impala_ms.nets.mlp import dense
 from impala_ms.nets.normalizer import ObservationNormalizer
 from impala_ms.spaces import leaf_array, leaves

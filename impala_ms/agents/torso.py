@@ -9,7 +9,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms.agents.checks import check_width, make_torso
-from impala_ms.config import resolve
+from impala_ms.classes import resolve
 from impala_ms.nets.mlp import MLP
 from impala_ms.ops.distributions import one_hot
 from impala_ms.spaces import leaf_array, leaves

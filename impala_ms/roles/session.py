@@ -13,18 +13,19 @@ import numpy as np
 
 from impala_ms import checkpoint, compat, device, seeds
 from impala_ms.agents import build, choices
+from impala_ms.classes import resolve
 from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import BYE, ERROR, encode
 from impala_ms.cluster.roster import REFUSED_IN_A_ROW
 from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
 from impala_ms.cluster.spoke import Spoke
-from impala_ms.config import adopt, nothing_left, record, resolve
 from impala_ms.envs.make import frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.columns import COLUMNS
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
+from impala_ms.run_dir import adopt, nothing_left, record
 from impala_ms.trajectory import Batches
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from impala_ms.agents.checks import WIDEST, check_policy
 from impala_ms.agents.choices import automatic_torso
 from impala_ms.agents.network import ActorCriticPolicy
 from impala_ms.agents.torso import Torso
-from impala_ms.config import ConfigError
-from impala_ms.errors import describe
+from impala_ms.errors import ConfigError, describe
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.distributions import Categorical
 from tests import compiled  # noqa: F401  sets graph mode

@@ -6,7 +6,7 @@ import pytest
 from mindspore import nn
 
 from impala_ms.agents.network import ActorCriticPolicy
-from impala_ms.config import ConfigError
+from impala_ms.errors import ConfigError
 from impala_ms.nets.normalizer import Normalizer
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.distributions import Categorical

@@ -99,7 +99,7 @@ class TestEvaluate:
     def test_a_folder_that_is_no_run(self, tmp_path):
         done = evaluate(tmp_path / "nothing")
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == f"{tmp_path}/nothing is no run folder: it holds no config.json\n"
+        assert done.stderr == f"{tmp_path}/nothing is not a run folder: it holds no config.json\n"
 
     def test_a_checkpoint_that_is_damaged(self, copy, tmp_path):
         whole = checkpoint.listing(copy / "checkpoints")[0]

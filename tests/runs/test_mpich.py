@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from impala_ms import doctor, launch
-from impala_ms.config import ConfigError
+from impala_ms.errors import ConfigError
 from tests.runs.run import FOR_EVER
 from tests.runs.test_faults import (
     FAILS_WHILE_THE_LEARNER_COMPILES,

@@ -1,0 +1,158 @@
+"""The algorithms that there are, and what the ``config.py`` of each says.
+
+Input: the folders of ``impala_ms/algorithm``. Output: sections, parts and keys of an algorithm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import impala_ms.algorithm
+from impala_ms.classes import reference, resolve
+from impala_ms.cluster.topology import Place, acting
+from impala_ms.errors import ConfigError, describe
+from impala_ms.messages import closest
+from impala_ms.sections import SECTIONS, Section, section_of
+from impala_ms.settings import PART
+from impala_ms.values import Setting, Values
+
+DEFAULT = "impala"
+
+
+class Algorithm:
+    """What the ``config.py`` of an algorithm says.
+
+    Attributes:
+        name: Of its folder.
+        module: Its ``config.py``.
+        parts: ``algorithm_config``.
+        sections: The name of the section that is the ``params`` of each part, by the part's name.
+        keys: What is known of each key, by its path.
+        options: The path of each key that has an option of its own, by the option's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Read its ``config.py``.
+
+        Raises:
+            ConfigError: If there is none, or it cannot be used.
+        """
+        self.name, self.module = name, module_of(name)
+        defined = vars(self.module)
+        self.parts: Mapping[str, Mapping[str, Any]] = defined["algorithm_config"]
+        self.sections = {part: section_of(values, defined) for part, values in self.parts.items()}
+        self.keys = dict(_keys(defined, self.parts))
+        self.options = _options(self.keys)
+
+    def places(self, ranks: int) -> list[Place]:
+        """What each rank is.
+
+        Raises:
+            ValueError: If there are too few.
+        """
+        return list(resolve(self.module.wiring)(ranks))
+
+    def places_for(self, actors: int) -> list[Place]:
+        """The places of the fewest ranks among which so many act; empty if there are no such."""
+        for ranks in range(1, actors + 1000):
+            with contextlib.suppress(ValueError):
+                if acting(places := self.places(ranks)) >= actors:
+                    return places
+        return []
+
+    def check(self, values: Values) -> list[str]:
+        """What does not fit together, one line each: ``check`` of config.py."""
+        return list(getattr(self.module, "check", _nothing)(values))
+
+    def derive(self, values: Values) -> dict[str, Any]:
+        """Values of keys that are None and follow from others: ``derive`` of config.py."""
+        return dict(getattr(self.module, "derive", _nothing)(values, values.places))
+
+    def sizes(self, values: Values) -> list[str]:
+        """Lines for the start about what follows from the values: ``sizes`` of config.py."""
+        return list(getattr(self.module, "sizes", _nothing)(values))
+
+    def examples(self) -> Path:
+        """The folder of its ready settings, which need not be there."""
+        return Path(__file__).parents[1] / "example" / self.name
+
+    def option_of(self, path: str) -> str:
+        """How a key is given on the command line: ``--lr``, ``--set eval_env.id=VALUE``."""
+        named = [name for name, other in self.options.items() if other == path]
+        return f"--{named[0]}" if named else f"--set {path}=VALUE"
+
+    def default_type(self, part: str) -> Any:
+        """The class of a part, as config.py names it."""
+        return self.parts.get(part, {}).get("type")
+
+    def is_default(self, part: str, type_: Any) -> bool:
+        """Whether a part has the class that config.py names, and that is a class of ours."""
+        default, given = self.default_type(part), reference(type_)
+        return (
+            given.startswith("impala_ms.") and default is not None and reference(default) == given
+        )
+
+
+def names() -> list[str]:
+    """Every folder of ``impala_ms/algorithm`` with a ``config.py``."""
+    folders = map(Path, impala_ms.algorithm.__path__)
+    return sorted(file.parent.name for folder in folders for file in folder.glob("*/config.py"))
+
+
+def module_of(name: str) -> Any:
+    """The ``config.py`` of an algorithm, imported.
+
+    Raises:
+        ConfigError: If there is no such algorithm, or its config.py fails.
+    """
+    if name not in names():
+        near = closest(name, names())
+        meant = f"did you mean {near}? " if near else ""
+        raise ConfigError(f"unknown algorithm {name!r}: {meant}allowed: {', '.join(names())}")
+    try:
+        return importlib.import_module(f"impala_ms.algorithm.{name}.config")
+    except BaseException as error:  # users edit this file
+        raise ConfigError(f"config.py of {name}: {describe(error)}") from error
+
+
+def others_with(name: str, key: str) -> list[str]:
+    """The other algorithms that have a key of this path, or an option of this name."""
+    found = []
+    for other in names():
+        with contextlib.suppress(ConfigError):
+            if other != name and key in ((read := Algorithm(other)).keys | read.options):
+                found.append(other)
+    return found
+
+
+def _nothing(*_: Any) -> Any:
+    return ()
+
+
+def _keys(
+    defined: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, Setting]]:
+    """Path and setting of everything that can be set."""
+    for name in SECTIONS:
+        section = defined.get(name)
+        if not isinstance(section, Section):
+            raise ConfigError(f"config.py: {name} must be made by settings.section(...)")
+        for key, setting in section.settings.items():
+            yield f"{name.removesuffix('_params')}.{key}", setting
+    for name, part in parts.items():
+        for key, setting in PART.items():
+            if key in part or key == "type":
+                yield f"{name}.{key}", setting
+
+
+def _options(keys: Mapping[str, Setting]) -> dict[str, str]:
+    """Keys of one section only have an option; eval_env has the keys of collect_env."""
+    split = [path.split(".") for path in keys if not path.startswith("eval_env.")]
+    sections = [(head, key) for head, key in split if f"{head}_params" in SECTIONS]
+    names = [key for _, key in sections]
+    options = {key: f"{head}.{key}" for head, key in sections if names.count(key) == 1}
+    return {"env" if key == "id" else key: path for key, path in options.items()}
