@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from impala_ms.envs import atari
+from impala_ms.envs.external import EnvpoolVectorEnvironment
 from impala_ms.envs.make import MakeError, episode_seeds, frames_per_step, make_vec
-from impala_ms.envs.native import EnvpoolVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from tests.envs.contract import EnvironmentContract
 
