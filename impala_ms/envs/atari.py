@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from impala_ms.envs import native
+from impala_ms.envs import external
 from impala_ms.envs.errors import MakeError
 from impala_ms.envs.packages import installed, pip_install, register
 from impala_ms.envs.processes import ProcessVectorEnvironment
@@ -101,7 +101,7 @@ def make(
     }
     if vectorization == "envpool" or (vectorization == "auto" and _in_envpool(game)):
         fire, size = options.pop("fire_reset"), options.pop("size")
-        return native.EnvpoolVectorEnvironment(
+        return external.EnvpoolVectorEnvironment(
             id,
             f"{game}-v5",
             options={
@@ -253,7 +253,7 @@ def _check_options(id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_envpool(game: str) -> bool:
-    if not native.knows(f"{game}-v5"):
+    if not external.knows(f"{game}-v5"):
         return False
     from envpool.registration import registry
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_ms.envs import atari, compat4, native
+from impala_ms.envs import atari, compat4, external
 from impala_ms.envs.errors import MakeError
 from impala_ms.envs.packages import installed, missing, pip_install, register
 from impala_ms.envs.processes import ProcessVectorEnvironment
@@ -103,11 +103,11 @@ def make_vec(
     }
     options = dict(kwargs or {}) | {"max_episode_steps": max_episode_steps}
     if vectorization == "envpool":
-        return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
+        return external.EnvpoolVectorEnvironment(id, id, options=options, **settings)
 
     spec = find_spec(id, pools_too=vectorization == "auto")
     if spec is None:
-        return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
+        return external.EnvpoolVectorEnvironment(id, id, options=options, **settings)
 
     import gymnasium
 
@@ -120,7 +120,7 @@ def make_vec(
         raise MakeError(f"{id} has no usable vector_entry_point: set vectorization to auto or sync")
     try:
         if has_program and vectorization in ("auto", "vector_entry_point"):
-            return _native(id, spec, num_envs, settings)
+            return _vector_entry(id, spec, num_envs, settings)
         # The step limit is kept by the vector environment and the spaces are checked by it; what
         # gymnasium would put around the environment cannot read the old 4 values of step. But
         # wrappers that come with the id may ask for the limit.
@@ -136,9 +136,9 @@ def make_vec(
     except MakeError:
         raise
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        if vectorization == "auto" and native.knows(id):
+        if vectorization == "auto" and external.knows(id):
             _log.info("%s: taken from envpool, since gymnasium says: %s", id, one_line(error))
-            return native.EnvpoolVectorEnvironment(id, id, options=options, **settings)
+            return external.EnvpoolVectorEnvironment(id, id, options=options, **settings)
         if isinstance(error, ModuleNotFoundError) and not missing(error):
             add_note(error, f"while making {id} with {spec.kwargs or 'no arguments'}")
             raise
@@ -188,7 +188,7 @@ def find_spec(id: str, pools_too: bool) -> Any:
     try:
         return copy.deepcopy(gymnasium.spec(name))
     except gymnasium.error.Error as error:
-        if pools_too and native.knows(id):
+        if pools_too and external.knows(id):
             return None
         if package and not installed(package):
             raise MakeError(
@@ -226,7 +226,7 @@ def _import(id: str, module: str) -> None:
         ) from error
 
 
-def _native(id: str, spec: Any, num_envs: int, settings: dict[str, Any]) -> VectorEnvironment:
+def _vector_entry(id: str, spec: Any, num_envs: int, settings: dict[str, Any]) -> VectorEnvironment:
     import gymnasium
 
     envs = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point")
@@ -238,4 +238,4 @@ def _native(id: str, spec: Any, num_envs: int, settings: dict[str, Any]) -> Vect
             "supported: set vectorization to sync"
         )
     _log.info("%s: stepped by its own vector program, which uses the first seed alone", id)
-    return native.NativeVectorEnvironment(id, envs, **settings)
+    return external.GymnasiumVectorEnvironment(id, envs, **settings)

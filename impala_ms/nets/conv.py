@@ -1,8 +1,10 @@
 """Convolutional torsos: the shallow network of IMPALA and the Nature CNN.
 
-On the CPU their convolutions are the kernels of ``native.c``; elsewhere, and where there is no C
-compiler, MindSpore's. The former want the channels of a pixel side by side; only an image that
-comes in has them as planes, which is how frames are stacked.
+Input: images, from the actor or the learner. Output: features, to the LSTM or the heads.
+
+On the CPU the convolutions are the C kernels of ``kernels``; on other devices, and without a C
+compiler, they are MindSpore's. The kernels compute on ``[N, H, W, C]``, MindSpore on
+``[N, C, H, W]``. Images enter as ``[N, C, H, W]`` in both cases: stacked frames are channels.
 """
 
 import functools
@@ -15,7 +17,7 @@ import numpy as np
 from mindspore import nn, ops
 from mindspore.common.initializer import Orthogonal
 
-from impala_ms.nets import native
+from impala_ms.nets.kernels import build, operators
 from impala_ms.nets.mlp import dense
 
 logger = logging.getLogger(__name__)
@@ -24,32 +26,32 @@ CHANNELS = ("first", "last", "auto")
 
 
 def image_of(observation_shape, channels="auto"):
-    """Where the channels of an observation are, and what image it makes.
+    """On which side the channels of an observation are, and the shape of its image.
 
     Args:
-        observation_shape: ``(H, W)``, ``(C, H, W)``, ``(H, W, C)`` or one of them with stacked
-            frames before it, ``(k, ...)``, which become channels, the frame counting slowest.
-            ``(k, H, W)`` is as ``(C, H, W)``.
-        channels: ``first``, ``last`` or ``auto``: a square image shows what its channels are;
-            of another one they are the shorter of the first and the last axis; where both are of
-            one length, the last.
+        observation_shape: ``(H, W)``, ``(C, H, W)``, ``(H, W, C)``, or stacked frames with one of
+            these shapes, ``(k, ...)``. Frames become channels: all channels of the first frame,
+            then those of the second. ``(k, H, W)`` is read like ``(C, H, W)``.
+        channels: ``first``, ``last`` or ``auto``. ``auto`` takes the axis that is left over if the
+            two others have the same length (a square image), else the shorter one of the first and
+            the last axis, and the last axis if these have the same length.
 
     Returns:
         ``(whether the channels are last, (C, H, W))``.
 
     Raises:
-        ValueError: If the shape is none of these, or ``channels``.
+        ValueError: If the shape or ``channels`` is not one of these.
     """
     if channels not in CHANNELS:
         raise ValueError(
             f"network.options has channels {channels!r}: allowed are {', '.join(CHANNELS)}, the "
-            "place of the channels in the shape of an image"
+            "position of the channels in the shape of an image"
         )
     given = tuple(observation_shape)
     if not 2 <= len(given) <= 4 or min(given) < 1:
         raise ValueError(
-            f"observations of shape {list(given)} are no images: [H, W], [C, H, W], [H, W, C], or "
-            "stacked frames [k, C, H, W], [k, H, W, C]; use the torso mlp"
+            f"observations of shape {list(given)} are not images: allowed are [H, W], [C, H, W], "
+            "[H, W, C], and stacked frames [k, C, H, W], [k, H, W, C]; use the torso mlp"
         )
     last = len(given) > 2 and (channels == "last" or (channels == "auto" and looks_last(given)))
     if last:
@@ -68,34 +70,35 @@ def looks_last(shape):
 
 @functools.cache
 def say_layout(shape, channels):
-    """Log how observations of a shape are read, once in a process: actor and learner both ask."""
+    """Log once how observations of a shape are read, although actor and learner both call this."""
     if len(shape) < 3:
         return
     last, (count, height, width) = image_of(shape, channels)
-    place, other = ("last", "first") if last else ("first", "last")
+    side, other = ("last", "first") if last else ("first", "last")
     why = "as network.options.channels says"
     if channels == "auto":
         why = f"guessed from the shape {list(shape)}; network.options.channels={other} changes it"
-    logger.info("images %dx%d with %d channels (channels %s, %s)", height, width, count, place, why)
+    logger.info("images %dx%d with %d channels (channels %s, %s)", height, width, count, side, why)
 
 
 class ImageTorso(nn.Cell):
-    """What torsos for images have in common: how pixels lie, and how uint8 becomes float32.
+    """What torsos for images share: the layout of pixels, and how uint8 becomes float32.
 
     Args:
-        observation_shape: Of one image or of stacked frames (``image_of``).
+        observation_shape: Shape of one image or of stacked frames (``image_of``).
         layers: ``(outputs, kernel, stride)`` of each convolution.
-        black: Of uint8, what becomes 0. Layers learn fastest if that is the background.
-        scale: Of uint8, the difference that becomes 1.
-        channels: Where they are in the shape: ``first``, ``last`` or ``auto`` (``image_of``).
+        black: The uint8 value that becomes 0. Layers learn fastest if it is the background's.
+        scale: The difference of uint8 values that becomes 1.
+        channels: Position of the channels: ``first``, ``last`` or ``auto`` (``image_of``).
 
     Attributes:
-        image: ``(C, H, W)``, stacked frames being channels.
-        library: Of the kernels that serve the layers, or None: MindSpore's operators do.
-        channels_come_last: Whether the layers put out ``[N, H, W, C]``, as the kernels do.
+        image: ``(C, H, W)``, where stacked frames are channels.
+        library: Path of the C kernels; None if MindSpore's operators compute the layers.
+        channels_come_last: Whether the layers return ``[N, H, W, C]``, as the kernels do.
 
     Raises:
-        ValueError: If the shape is that of no image, or there are no such options.
+        ValueError: If the shape is not that of an image, or an option has a value that is not
+            allowed.
     """
 
     def __init__(self, observation_shape, layers, black, scale, channels="auto"):
@@ -109,48 +112,48 @@ class ImageTorso(nn.Cell):
         self.observation_shape = tuple(observation_shape)
         self.channels_last, self.image = image_of(observation_shape, channels)
         say_layout(self.observation_shape, channels)
-        self.library = native.kernels(layers)
+        self.library = build.library_for(layers)
         self.channels_come_last = self.library is not None
 
     def convolution(self, inputs, outputs, kernel, *, first, **options):
-        """One of the layers; ``first``: it reads the image. Options: as of ``Convolution``."""
+        """One layer; ``first``: it reads the image. The options are those of ``Convolution``."""
         if self.library is None:
             return Convolution(inputs, outputs, kernel, **options)
-        planes = (self.factor, self.offset) if first else None
-        return native.Convolution(self.library, inputs, outputs, kernel, planes=planes, **options)
+        scale = (self.factor, self.offset) if first else None
+        return operators.Convolution(self.library, inputs, outputs, kernel, scale=scale, **options)
 
-    def planes(self, images):
+    def with_channels_first(self, images):
         """``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]`` as ``[N, C, H, W]``."""
-        if images.ndim == 3:  # also where stacks of them look as if they had their channels last
+        if images.ndim == 3:  # even if the shape of a stack was read as (H, W, C)
             return images[:, None]
         return np.moveaxis(images, -1, 1) if self.channels_last else images
 
     def prepare(self, images):
-        """What ``construct`` takes of images, by NumPy and once for each.
+        """Make of images what ``construct`` takes: by NumPy, once for each frame.
 
         Args:
             images: ``[N, H, W]``, ``[N, C, H, W]`` or ``[N, H, W, C]``.
 
         Returns:
-            ``[N, C, H, W]``, uint8 or float32: bytes become numbers when they are used.
+            ``[N, C, H, W]``, uint8 or float32: the first layer scales uint8.
 
         Raises:
-            ValueError: If the network is made for images of another size.
+            ValueError: If the network was made for images of another size.
         """
         dtype = np.uint8 if images.dtype == np.uint8 else np.float32
-        planes = self.planes(images)
-        if planes.shape[-2:] != self.image[1:]:  # stacks (k, H, W) that were read as (H, W, C)
+        prepared = self.with_channels_first(images)
+        if prepared.shape[-2:] != self.image[1:]:  # stacks (k, H, W) that were read as (H, W, C)
             raise ValueError(
                 f"frames {list(images.shape[1:])} do not make the images "
                 f"{self.image[1]}x{self.image[2]} that were read from the shape "
                 f"{list(self.observation_shape)}: set network.options.channels=first"
             )
-        return np.ascontiguousarray(planes, dtype)
+        return np.ascontiguousarray(prepared, dtype)
 
     def read(self, images):
-        """What the first layer takes of images or stacks: frames as channels, and numbers."""
+        """Make of images or stacks the input of the first layer: frames as channels."""
         images = images.reshape((-1, *self.image))
-        if images.dtype == ms.uint8 and not self.channels_come_last:  # the kernels read bytes
+        if images.dtype == ms.uint8 and not self.channels_come_last:  # the kernels scale uint8
             return images.astype(ms.float32) * self.factor + self.offset
         return images
 
@@ -159,12 +162,12 @@ class Convolution(nn.Conv2d):
     """A convolution by MindSpore, with orthogonal weights and a bias.
 
     Args:
-        inputs: Channels.
-        outputs: Channels.
-        kernel: Pixels along it.
+        inputs: Input channels.
+        outputs: Output channels.
+        kernel: Height and width of a window, pixels.
         stride: Pixels from a window to the next.
-        padding: Zeros around the image.
-        relu: Whether the negative numbers of x count as 0.
+        padding: Zeros on each side of the image.
+        relu: Whether negative numbers of the input count as 0.
     """
 
     def __init__(self, inputs, outputs, kernel, stride=1, padding=0, relu=False):
@@ -187,14 +190,14 @@ class Convolution(nn.Conv2d):
 
 
 class ConvTorso(ImageTorso):
-    """Images of uint8 (made 0 ... 1) or of other numbers -> ``[N, outputs]`` float32.
+    """Images of uint8 (scaled to 0 ... 1) or of other numbers -> ``[N, outputs]`` float32.
 
     Args:
-        observation_shape: Of one image or of stacked frames (``image_of``).
-        layers: ``(outputs, kernel, stride)`` of each convolution, without padding. Behind each is a
-            ReLU.
-        outputs: Width of the fully connected layer behind them. It reads pixel by pixel, the
-            channels of a pixel side by side.
+        observation_shape: Shape of one image or of stacked frames (``image_of``).
+        layers: ``(outputs, kernel, stride)`` of each convolution, without padding and followed by
+            a ReLU.
+        outputs: Width of the fully connected layer behind the convolutions. It reads pixel by
+            pixel, the channels of a pixel side by side.
         black, scale, channels: As of ``ImageTorso``.
 
     Raises:
@@ -225,7 +228,7 @@ class ConvTorso(ImageTorso):
         self.full = dense(self.inputs, outputs, 2.0**0.5)
 
     def construct(self, images):
-        """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
+        """Features of images ``[N, C, H, W]`` or of stacks ``[N, k, C, H, W]``."""
         x = self.read(images)
         for layer in self.layers:
             x = layer(x)

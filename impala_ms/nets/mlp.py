@@ -15,7 +15,7 @@ def dense(inputs, outputs, gain):
     Args:
         inputs: Number of input features.
         outputs: Number of output features.
-        gain: Factor on the orthogonal matrix; 0.01 for a policy head starts near uniform.
+        gain: Factor on the orthogonal matrix; a policy head with 0.01 starts almost uniform.
 
     Returns:
         ``nn.Dense``.
@@ -28,7 +28,7 @@ class MLP(nn.Cell):
 
     Args:
         observation_shape: Shape of one observation.
-        hidden_sizes: Width of each layer; without any the features are the numbers themselves.
+        hidden_sizes: Width of each layer; if empty, the features are the numbers themselves.
         activation: ``tanh`` or ``relu``.
     """
 

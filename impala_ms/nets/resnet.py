@@ -4,8 +4,8 @@ import functools
 
 from mindspore import nn, ops
 
-from impala_ms.nets import native
 from impala_ms.nets.conv import ImageTorso
+from impala_ms.nets.kernels import operators
 from impala_ms.nets.mlp import dense
 
 
@@ -13,7 +13,7 @@ class ResidualBlock(nn.Cell):
     """``x + conv(relu(conv(relu(x))))``, float32, of the shape of x.
 
     Args:
-        first, second: The convolutions, each with its ReLU.
+        first, second: The convolutions, each behind its ReLU.
     """
 
     def __init__(self, first, second):
@@ -21,20 +21,20 @@ class ResidualBlock(nn.Cell):
         self.first, self.second = first, second
 
     def construct(self, x):
-        """The features with what the block adds to them."""
+        """Add to the features what the block computes from them."""
         return x + self.second(self.first(x))
 
 
 class ResNet(ImageTorso):
-    """Images of uint8 (made 0 ... 1) or of other numbers -> ``[N, 256]`` float32.
+    """Images of uint8 (scaled to 0 ... 1) or of other numbers -> ``[N, 256]`` float32.
 
-    Each section is a 3x3 convolution, a 3x3 maximum of every second place (padding as TensorFlow's
-    SAME) and two residual blocks; 15 convolutions in all.
+    Each section is a 3x3 convolution, a 3x3 maximum at every second place (padded like TensorFlow's
+    SAME) and two residual blocks: 15 convolutions together.
 
     Args:
-        observation_shape: Of one image or of stacked frames (``image_of``).
-        sizes: Channels that each section puts out.
-        outputs: Width of the fully connected layer behind them.
+        observation_shape: Shape of one image or of stacked frames (``image_of``).
+        sizes: Output channels of each section.
+        outputs: Width of the fully connected layer behind the sections.
         black, scale, channels: As of ``ImageTorso``.
 
     Source:
@@ -59,7 +59,7 @@ class ResNet(ImageTorso):
         for size in sizes:
             cells.append(conv(inputs, size, first=not cells))
             pool = nn.MaxPool2d(3, 2, pad_mode="same")
-            cells.append(native.Pool(self.library) if self.library else pool)
+            cells.append(operators.MaxPool(self.library) if self.library else pool)
             for _ in range(2):
                 pair = (conv(size, size, relu=True, first=False) for _ in range(2))
                 cells.append(ResidualBlock(*pair))
@@ -69,7 +69,7 @@ class ResNet(ImageTorso):
         self.full = dense(self.inputs, outputs, 2.0**0.5)
 
     def construct(self, images):
-        """Features of a batch of images, ``[N, C, H, W]`` or stacks ``[N, k, C, H, W]``."""
+        """Features of images ``[N, C, H, W]`` or of stacks ``[N, k, C, H, W]``."""
         x = self.layers(self.read(images))
         if self.channels_come_last:
             x = x.transpose((0, 3, 1, 2))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from impala_ms.envs import atari
+from impala_ms.envs.external import EnvpoolVectorEnvironment
 from impala_ms.envs.make import MakeError, frames_per_step, make_vec
-from impala_ms.envs.native import EnvpoolVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.seeds import episode_seeds
 from tests.envs.contract import EnvironmentContract

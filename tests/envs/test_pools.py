@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from impala_ms.envs.external import EnvpoolVectorEnvironment
 from impala_ms.envs.make import MakeError, make_vec
-from impala_ms.envs.native import EnvpoolVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from tests.envs.contract import EnvironmentContract
 from tests.envs.test_atari import hide, needs

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from impala_ms.envs.external import GymnasiumVectorEnvironment
 from impala_ms.envs.make import MakeError, make_vec
-from impala_ms.envs.native import NativeVectorEnvironment
 from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
 from impala_ms.trajectory import leaf_array, leaves
@@ -38,7 +38,7 @@ def make(
 def native_structured(num_envs=2):
     """The same environment as gymnasium's own vector environment shows it."""
     envs = gymnasium.vector.SyncVectorEnv([fakes.StructuredEnv] * num_envs)
-    return NativeVectorEnvironment("structured", envs, seeds=[0] * num_envs)
+    return GymnasiumVectorEnvironment("structured", envs, seeds=[0] * num_envs)
 
 
 PLAIN = [
@@ -125,7 +125,7 @@ class TestPlainObservations:
 
 def native(**kwargs):
     envs = gymnasium.vector.SyncVectorEnv([lambda: fakes.SpacesEnv(**kwargs)] * 2)
-    return NativeVectorEnvironment("native", envs, seeds=[0, 0])
+    return GymnasiumVectorEnvironment("native", envs, seeds=[0, 0])
 
 
 # A space, two observations, a wrong one, the two counted from 0, and what the message says.
@@ -503,7 +503,7 @@ class TestActionMasks:
     def vector(self, id, made, place, **kwargs):
         if place == "native":
             envs = gymnasium.vector.SyncVectorEnv([lambda: made(**kwargs)] * 2)
-            return NativeVectorEnvironment("native", envs, seeds=[0, 1])
+            return GymnasiumVectorEnvironment("native", envs, seeds=[0, 1])
         return make_vec(
             f"tests.envs.fakes:{id}", num_envs=2, seeds=[0, 1], vectorization=place, kwargs=kwargs
         )

@@ -2,14 +2,14 @@
 
 import pytest
 
-from impala_ms.nets import native
+from impala_ms.nets.kernels import build
 
 
 @pytest.fixture(params=["kernels", "MindSpore"])
 def operators(request, monkeypatch):
-    """The kernels of ``native.c``, or what is taken where there is no C compiler."""
+    """The C kernels, or MindSpore's operators as without a C compiler."""
     if request.param == "MindSpore":
         monkeypatch.setenv("IMPALA_MS_CC", "")
-    elif native.library("cc") is None:
+    elif build.library("cc") is None:
         pytest.skip("there is no C compiler on this machine")
     return request.param

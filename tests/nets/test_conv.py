@@ -279,8 +279,8 @@ def test_an_image_that_is_too_small_is_one_clear_line(operators, make, shape, sm
 
 
 @pytest.mark.parametrize("shape", [(4,), (), (1, 2, 3, 4, 5)])
-def test_what_is_no_image_is_refused(shape):
-    with pytest.raises(ValueError, match="no images"):
+def test_shape_that_is_not_an_image_is_refused(shape):
+    with pytest.raises(ValueError, match="are not images"):
         ResNet(shape)
 
 

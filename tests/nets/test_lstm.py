@@ -11,20 +11,14 @@ from tests.nets import reference
 from tests.nets.gradients import check_slopes, randomise, value_and_gradients
 
 ENVS, INPUTS, SIZE = 3, 5, 16
-SHORT_AND_LONG = pytest.mark.parametrize("case", [6, 16], ids="{} steps".format, indirect=True)
 
 
 @pytest.fixture
-def case(request, monkeypatch, operators):
-    """A net with its weights, and inputs with resets at the beginning, inside, twice in a row.
-
-    Of 6 steps all are compiled as one; 16 become three parts and a rest.
-    """
-    monkeypatch.setattr(lstm, "PART", 5)
-    steps = getattr(request, "param", 16)
-    rng = np.random.default_rng(0)
+def case(operators):
+    """A net with its weights, and inputs with resets at the beginning, inside, twice in a row."""
+    steps, rng = 8, np.random.default_rng(0)
     net = LSTM(INPUTS, SIZE)
-    assert net.recurrence.native == (operators == "kernels")
+    assert (net.recurrence.forward is lstm.forward) == (operators == "MindSpore")
     weights = randomise(net, rng)
     features = rng.normal(size=(steps, ENVS, INPUTS)).astype(np.float32)
     state = rng.normal(size=(ENVS, 2 * SIZE)).astype(np.float32)
@@ -37,19 +31,11 @@ def run(net, *arrays):
     return [result.asnumpy() for result in net(*map(ms.Tensor, arrays))]
 
 
-@pytest.mark.parametrize(
-    ("steps", "length"), [(1, 1), (20, 20), (21, 21), (22, 11), (43, 14), (81, 11), (513, 11)]
-)
-def test_parts_are_long_and_the_rest_is_short(steps, length):
-    assert lstm.part_length(steps) == length
-
-
-@SHORT_AND_LONG
-def test_outputs_and_state(case):
+def test_outputs_and_state_agree_with_numpy(case, operators):
     net, weights, features, first, state, _ = case
     wanted = reference.lstm(features.astype(np.float64), first, state, weights)
     assert [array.shape for array in wanted] == [(len(first), ENVS, SIZE), (ENVS, 2 * SIZE)]
-    tolerance = 2e-6 if net.recurrence.native else 5e-5  # MindSpore's tanh is less exact
+    tolerance = 2e-6 if operators == "kernels" else 5e-5  # MindSpore's tanh is less exact
     for result, array in zip(run(net, features, first, state), wanted, strict=True):
         np.testing.assert_allclose(result, array, atol=tolerance)
     with one_by_one():
@@ -62,8 +48,7 @@ def weighted_sum(net, features, first, state, by_output, by_state):
     return (outputs * by_output).sum() + (state * by_state).sum()
 
 
-@SHORT_AND_LONG
-def test_gradients(case):
+def test_gradients_agree_with_numpy(case):
     net, weights, features, first, state, rng = case
     by_output = rng.normal(size=(len(first), ENVS, SIZE)).astype(np.float32)
     by_state = rng.normal(size=(ENVS, 2 * SIZE)).astype(np.float32)
@@ -88,7 +73,7 @@ def test_no_gradient_flows_through_a_reset(case):
     net, _, features, first, state, _ = case
     inputs = features, first, state
     _, (by_features, by_state), _ = value_and_gradients(net, last_output, inputs, (0, 2))
-    # the last output of environments 0, 1 goes back to their last reset, of 2 to the beginning
+    # the last output depends on the rows since the last reset; environment 2 has none
     for env, begins in ((0, 5), (1, 3), (2, 0)):
         assert not by_features[:begins, env].any()
         assert by_features[begins:, env].all(), env
@@ -96,7 +81,7 @@ def test_no_gradient_flows_through_a_reset(case):
     assert by_state[2].all()
 
 
-def test_a_reset_forgets_whatever_was_there(case):
+def test_reset_forgets_any_state(case):
     net, _, features, first, state, _ = case
     outputs, _ = run(net, features, first, state)
     huge = state.copy()

@@ -1,4 +1,4 @@
-"""Environments that are stepped together by a program of their own: gymnasium's and envpool's.
+"""Vector environments of other programs: gymnasium's ``vector_entry_point`` and envpool.
 
 Input: such a program. Output: a ``VectorEnvironment``.
 """
@@ -21,7 +21,7 @@ from impala_ms.errors import add_note, one_line
 _log = logging.getLogger(__name__)
 
 
-class NativeVectorEnvironment(VectorEnvironment):
+class GymnasiumVectorEnvironment(VectorEnvironment):
     """One gymnasium vector environment, such as an id's ``vector_entry_point`` gives.
 
     It has one generator for all its environments, seeded by the first seed.
@@ -77,7 +77,7 @@ class NativeVectorEnvironment(VectorEnvironment):
         return arrays[""] if self._layout.plain else arrays, info
 
 
-class EnvpoolVectorEnvironment(NativeVectorEnvironment):
+class EnvpoolVectorEnvironment(GymnasiumVectorEnvironment):
     """Environments of envpool, played by ``num_threads`` (1) of its threads.
 
     Args:
