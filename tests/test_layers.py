@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "impala_ms"
-HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool"}
+HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool", "matplotlib"}
 
 # What each layer may import beside the standard library: other packages, and layers.
 BASE = {"config", "cpus", "errors", "imports", "seeds", "spaces", "trajectory"}
@@ -47,13 +47,17 @@ ALLOWED = {
         {"cluster", "comm", "config", "cpus", "device", "errors", "imports", "logs", "metrics"},
     ),
     "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
+    "comparison": ({"matplotlib", "numpy"}, {"config", "launch", "metrics"}),
+    "compare": (set(), {"comparison", "metrics"}),
+    "curves": (set(), {"comparison", "metrics"}),
     "doctor": ({"ale_py", "requirements"}, {"config", "cpus", "envs", "launch"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
     "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
 }
 ALGORITHM = (
     {"mindspore", "numpy"},
-    {*ALLOWED, "algorithm"} - {"process", "launch", "doctor", "__main__"},
+    {*ALLOWED, "algorithm"}
+    - {"process", "launch", "doctor", "__main__", "comparison", "compare", "curves"},
 )
 EXCEPTIONS = {"comm/mpi.py": {"mpi4py"}}
 
@@ -151,6 +155,7 @@ def loaded_by(*names):
         (["impala_ms.algorithm.impala.config"], "[] 1"),
         (["impala_ms.trajectory", "impala_ms.metrics.recorder"], "['numpy'] 1"),
         (["impala_ms.cluster.hub", "impala_ms.cluster.rounds"], "['numpy'] 1"),
+        (["impala_ms.compare", "impala_ms.curves"], "['numpy'] 1"),
         (["impala_ms.comm.local", "impala_ms.envs.make"], "['numpy'] 1"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
