@@ -29,11 +29,12 @@ def main(argv: Sequence[str]) -> int:
     if not argv or not {"-h", "--help"}.isdisjoint(argv):
         sys.stdout.write(request.USAGE)
         return 0 if argv else 2
+    command = f"{COMMAND} {shlex.join(argv)}"
     try:
         wanted = request.read(argv)
         if wanted.report:
-            return show_again(wanted)
-        comparison = plan.make(wanted, f"{COMMAND} {shlex.join(argv)}")
+            return show_again(wanted, command)
+        comparison = plan.make(wanted, command)
         comparison.folder.mkdir(parents=True, exist_ok=True)
         with plan.lock(comparison.folder):
             comparison.save()
@@ -44,6 +45,9 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{error.filename or 'the output'} cannot be written: {error.strerror}\n")
         return 1
+    except KeyboardInterrupt:  # not during a run: before the first or after the last
+        sys.stderr.write("stopped\n")
+        return 130
 
 
 def carry_out(comparison: Comparison, band: str) -> int:
@@ -54,7 +58,7 @@ def carry_out(comparison: Comparison, band: str) -> int:
     stopped_by = running.run_all(comparison, missing, display)
     display.close()
     view = View(
-        comparison.scores, comparison.limit_s, band, comparison.commands, comparison.machine
+        comparison.scores, comparison.limit_s, band, comparison.commands, comparison.machines
     )
     members = comparison.read_runs()
     if members:
@@ -99,16 +103,16 @@ def announcement(comparison: Comparison, missing: Sequence[Run]) -> list[str]:
 
 
 def _duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return (
-        f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
-    )
+    minutes = round(seconds / 60)
+    if minutes == 0:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def show_again(wanted: Request) -> int:
+def show_again(wanted: Request, command: str) -> int:
     """Make the report about runs that are there."""
     members: list[Run] = []
-    view = View(wanted.scores, wanted.limit_s, wanted.band)
+    view = View(wanted.scores, wanted.limit_s, wanted.band, [command])
     for folder in wanted.report:
         if (folder / plan.FILE).exists():
             comparison = plan.load(folder)
@@ -118,7 +122,7 @@ def show_again(wanted: Request) -> int:
                 comparison.limit_s if wanted.limit_s is None else wanted.limit_s,
                 wanted.band,
                 [*view.commands, *comparison.commands],
-                comparison.machine or view.machine,
+                list(dict.fromkeys([*view.machines, *comparison.machines])),
             )
         else:
             members += [runs.read(found) for found in runs.find(folder)]
@@ -131,15 +135,14 @@ def show_again(wanted: Request) -> int:
 def show(members: Sequence[Run], folder: Path, view: View) -> None:
     """Write tables, pictures and page, and print the tables."""
     made = report.sections(members, view)
-    for one in made:
-        for group in one.groups:
-            pictures.check(group.runs, [])
     files = report.write_tables(made, folder, view)
     drawn = {}
     try:
         drawn = report.write_pictures(made, folder, view)
     except ModuleNotFoundError as error:
         sys.stderr.write(f"{pictures.missing(error)}\n")
+    except RunError as error:  # the tables are there
+        sys.stderr.write(f"no pictures: {error}\n")
     files += [file for some in drawn.values() for file in some]
     files.append(report.write_page(made, drawn, folder, view))
     sys.stdout.write(report.markdown(made, view))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ AXES = {
 UNITS = {"<= 1": "at most 1", "0-1": "0 to 1"}
 PANEL_INCHES, CHARACTERS_PER_INCH = (5.2, 3.7), 11
 PNG_DPI = 130
+KINDS = (".png", ".svg", ".pdf")
 
 
 class Picture(NamedTuple):
@@ -47,9 +49,10 @@ class Picture(NamedTuple):
 
 def missing(error: ModuleNotFoundError) -> str:
     """What to do without matplotlib, in one line."""
+    package = (error.name or "").partition(".")[0]
     return (
-        f"{error.name} is missing, which draws the pictures: {sys.executable} -m pip install "
-        f"-c {ROOT / 'constraints.txt'} matplotlib"
+        f"{package} is missing, which draws the pictures: {sys.executable} -m pip install "
+        f"-c {ROOT / 'constraints.txt'} {package}"
     )
 
 
@@ -118,6 +121,9 @@ def draw(groups: Sequence[Group], picture: Picture, files: Sequence[Path]) -> No
         RunError: If it cannot be drawn.
         OSError: If a file cannot be written.
     """
+    for file in files:
+        if file.suffix not in KINDS:
+            raise RunError(f"{file}: a picture's name ends with {', '.join(KINDS)}")
     check([run for group in groups for run in group.runs], [*picture.xs, *picture.ys])
     styles = [style_of(number) for number in range(len(groups))]
     figure = _figure()
@@ -139,21 +145,11 @@ def draw(groups: Sequence[Group], picture: Picture, files: Sequence[Path]) -> No
                 drawn[number] = max(drawn[number], count)
             _dress(panel, x, y, picture)
     labels = [_label(group, drawn[number], groups) for number, group in enumerate(groups)]
-    columns = max(1, int(width * CHARACTERS_PER_INCH // (max(map(len, labels)) + 6)))
-    columns = min(columns, len(labels))
-    rows = -(-len(labels) // columns)
-    figure.set_size_inches(width, PANEL_INCHES[1] * high + 0.9 + 0.2 * rows)
+    legend_inches = _legend(figure, list(handles.values()), labels, width)
+    legend_title = figure.legends[0].get_title()
+    legend_title.set(text=_note(drawn, picture.band, unit_of(groups)), size="small")
+    figure.set_size_inches(width, PANEL_INCHES[1] * high + 0.9 + legend_inches)
     figure.suptitle(picture.title, fontsize="large", fontweight="bold")
-    legend = figure.legend(
-        list(handles.values()),
-        labels,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        title=_note(drawn, picture.band, unit_of(groups)),
-    )
-    legend.get_title().set_fontsize("small")
-    legend.get_title().set_color("#444444")
     for file in files:
         _save(figure, file)
 
@@ -206,12 +202,24 @@ def _dress(panel: Any, x: str, y: str, picture: Picture) -> None:
                 name or f"{value:g}",
                 (1, value),
                 xycoords=("axes fraction", "data"),
-                xytext=(-2, 2),
+                xytext=(3, 0),
                 textcoords="offset points",
-                ha="right",
+                va="center",
                 fontsize="small",
                 color="#222222",
             )
+
+
+def _legend(figure: Any, lines: Sequence[Any], labels: Sequence[str], width: float) -> float:
+    """Put the legend below all panels; its height in inches."""
+    across = int(width * CHARACTERS_PER_INCH)
+    labels = [textwrap.fill(label, across - 6) for label in labels]
+    longest = max(len(line) for label in labels for line in label.splitlines())
+    columns = min(max(1, across // (longest + 6)), len(labels))
+    figure.legend(
+        lines, labels, loc="outside lower center", ncols=columns, frameon=False, title=" "
+    )
+    return 0.2 * -(-sum(label.count("\n") + 1 for label in labels) // columns)
 
 
 def axis_label(name: str) -> str:
@@ -246,10 +254,6 @@ def _note(drawn: Mapping[int, int], band: str, unit: str) -> str:
 def _save(figure: Any, file: Path) -> None:
     from matplotlib import rc_context
 
-    known = figure.canvas.get_supported_filetypes()
-    kind = file.suffix.removeprefix(".")
-    if kind not in known:
-        raise RunError(f"{file}: pictures are {', '.join(sorted(known))}, by the name's ending")
     with rc_context({"svg.hashsalt": file.stem}):  # the same picture gives the same file
-        metadata = {"Date": None} if kind == "svg" else {}
+        metadata = {"Date": None} if file.suffix == ".svg" else {}
         figure.savefig(file, dpi=PNG_DPI, metadata=metadata)

@@ -69,7 +69,7 @@ class Comparison:
     commands: list[str] = field(default_factory=list)
     scores: dict[str, float] = field(default_factory=dict)
     limit_s: float | None = None
-    machine: dict[str, Any] = field(default_factory=dict)
+    machines: list[str] = field(default_factory=list)
 
     def save(self) -> None:
         """Write ``comparison.json``, whole or not at all."""
@@ -152,6 +152,8 @@ def make(request: Request, command: str) -> Comparison:
     comparison = _begin(request)
     comparison.commands.append(command)
     comparison.scores |= request.scores
+    if (machine := _machine()) not in comparison.machines:
+        comparison.machines.append(machine)
     if request.limit_s is not None:
         if comparison.outcomes and comparison.limit_s != request.limit_s:
             had = "none" if comparison.limit_s is None else f"{comparison.limit_s:g}"
@@ -184,7 +186,7 @@ def _begin(request: Request) -> Comparison:
         folder = Path("comparisons", f"{_slug(env)}_{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and is not the folder of a comparison: give another")
-    return Comparison(folder, here, machine=_machine())
+    return Comparison(folder, here)
 
 
 def _env_of(algorithm: str) -> str:
@@ -318,15 +320,12 @@ def lock(folder: Path) -> TextIO:
     return file
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> str:
     """What the runs are made on, as the kernel shows it."""
     cpu = re.search(r"model name\s*: (.*)", _text("/proc/cpuinfo"))
     memory = re.search(r"MemTotal: *(\d+) kB", _text("/proc/meminfo"))
-    return {
-        "processor": cpu[1] if cpu else "unknown",
-        "cores": os.cpu_count(),
-        "memory_gib": round(int(memory[1]) / 2**20, 1) if memory else None,
-    }
+    gib = f", {int(memory[1]) / 2**20:.1f} GiB of memory" if memory else ""
+    return f"{cpu[1] if cpu else 'unknown processor'}, {os.cpu_count()} cores{gib}"
 
 
 def _text(file: str) -> str:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import base64
 import html
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from impala_ms.comparison import pictures, results, runs, tables
 from impala_ms.comparison.results import Record
 from impala_ms.comparison.runs import Group, Run, RunError
+
+XS = ("env_steps", "wall_time_s")
+MANY_SETTINGS = 12  # are shown only when asked for, as those of two algorithms
 
 
 class View(NamedTuple):
@@ -25,7 +29,7 @@ class View(NamedTuple):
     limit_s: float | None
     band: str
     commands: Sequence[str] = ()
-    machine: Mapping[str, Any] = {}
+    machines: Sequence[str] = ()
 
 
 class Section(NamedTuple):
@@ -43,13 +47,14 @@ def sections(members: Sequence[Run], view: View) -> list[Section]:
     """One for each environment.
 
     Raises:
-        RunError: If there is nothing to show, or a seed is there twice.
+        RunError: If there is nothing to show, a seed is there twice, or a column is missing.
     """
     if not members:
         raise RunError("no run has been started: there is nothing to show")
     made = []
     for env, groups in results.by_environment(runs.grouped(members)).items():
         _check_seeds(groups)
+        pictures.check([run for group in groups for run in group.runs], (*XS, results.SCORED_BY))
         score = results.score_of(env, view.scores)
         made.append(
             Section(
@@ -114,9 +119,9 @@ def write_pictures(made: Sequence[Section], folder: Path, view: View) -> dict[st
             continue
         name = re.sub(r"[^A-Za-z0-9._+-]+", "-", one.env).strip("-.") or "runs"
         files = [folder / f"curves_{name}.{kind}" for kind in ("png", "svg")]
-        references = {} if one.score is None else {one.score: f"score {tables.number(one.score)}"}
+        references = {} if one.score is None else {one.score: f"{one.score:g}"}
         picture = pictures.Picture(
-            xs=("env_steps", "wall_time_s"),
+            xs=XS,
             ys=(results.SCORED_BY,),
             title=one.title,
             band=view.band,
@@ -175,10 +180,13 @@ def _settings(groups: Sequence[Group]) -> str:
     ]
     if not lines:
         return ""
-    table = _table(["", *(group.label for group in groups)], lines)
-    many = len(lines) > 12
-    summary = f"<summary>{len(lines)} settings</summary>"
-    return f"<details>{summary}{table}</details>" if many else table
+    whole = [["", *(group.label for group in groups)], *lines]
+    if len(groups) > len(lines):
+        whole = [list(column) for column in zip(*whole, strict=True)]
+    table = _table(whole[0], whole[1:])
+    if len(lines) <= MANY_SETTINGS:
+        return table
+    return f"<details><summary>{len(lines)} settings</summary>{table}</details>"
 
 
 def _runs(one: Section) -> str:
@@ -213,10 +221,11 @@ def _origin(made: Sequence[Section], view: View) -> list[str]:
     members = [run for one in made for group in one.groups for run in group.runs]
     parts = [f"<pre>{_text(command)}</pre>" for command in view.commands]
     facts = {
-        "machine": _join(f"{name.replace('_gib', ' GiB')} {v}" for name, v in view.machine.items()),
-        "host": _join(_distinct(members, "host")),
-        "cores that runs could use": _join(_distinct(members, "cpus")),
-        "commit": _join(_distinct(members, "git_commit")),
+        "machine": " and ".join(view.machines),
+        "command of the first run": shlex.join(map(str, members[0].meta.get("argv", []))),
+        "host": ", ".join(_distinct(members, "host")),
+        "cores that runs could use": ", ".join(_distinct(members, "cpus")),
+        "commit": ", ".join(_distinct(members, "git_commit")),
         "first run started": min(_distinct(members, "started"), default=""),
         "last run started": max(_distinct(members, "started"), default=""),
     }
@@ -227,10 +236,6 @@ def _origin(made: Sequence[Section], view: View) -> list[str]:
     facts |= {name: " and ".join(there) for name, there in versions.items()}
     lines = [[name, value] for name, value in facts.items() if value]
     return [*parts, _table(["", ""], lines, plain=True)]
-
-
-def _join(words: Any) -> str:
-    return ", ".join(words)
 
 
 def _distinct(members: Sequence[Run], name: str) -> list[str]:

@@ -115,7 +115,7 @@ def _to_score(
         "time_to_score_median_s": time.median,
         "steps_to_score_mean": steps.mean,
         "steps_to_score_median": steps.median,
-        "never_reached": "; ".join(named(asked[number]) for number in time.never),
+        "never_reached": ", ".join(named(asked[number]) for number in time.never),
     }
 
 

@@ -60,6 +60,7 @@ def run_all(comparison: Comparison, missing: Sequence[Run], display: Display) ->
             outcome = runner.run(comparison, run, watch.look)
             comparison.outcomes[comparison.key(run)] = outcome
             comparison.save()
+            watch.ended()
             display.line(f"  {_said(outcome, newest_row(run.folder / METRICS))}")
             if runner.stopped_by is not None:
                 break
@@ -149,14 +150,13 @@ class Runner:
             if now - looked >= LOOK_S:
                 looked = now
                 look()
-        look()
         return at_limit
 
     def _state(self, code: int, at_limit: bool, run: Run, log: Path) -> tuple[str, str]:
         """How a run ended, and why if it failed."""
         if code == 0:
             return runs.FINISHED, ""
-        failed = (launch.read_status(run.folder / "status.json") or {}).get("state") == runs.FAILED
+        failed = runs.read_json(run.folder / "status.json").get("state") == runs.FAILED
         if self.stopped_by is not None and not failed:
             return runs.STOPPED, ""
         if at_limit and not failed:
@@ -197,17 +197,27 @@ class Watch:
         self._done = sum(steps_of(other) for other in every if other.folder not in still)
 
     def look(self) -> None:
-        """Show how far the comparison is."""
-        row = newest_row(self._run.folder / METRICS)
+        """Show how far the comparison is while the run goes on."""
         left = forecast_s(self._comparison, [self._run, *self._later])
         elapsed = time.monotonic() - self._begun
+        row = newest_row(self._run.folder / METRICS)
+        steps = min(row.get("env_steps", 0), steps_of(self._run))
+        self._show(row, steps, None if left is None else max(left - elapsed, 0))
+
+    def ended(self) -> None:
+        """Show how far it is now that the run has ended: its steps count as made."""
+        row = newest_row(self._run.folder / METRICS)
+        left = forecast_s(self._comparison, self._later)
+        self._show(row, steps_of(self._run), left)
+
+    def _show(self, row: Mapping[str, float], steps: float, left_s: float | None) -> None:
         self._display.progress(
             {
-                "env_steps": self._done + min(row.get("env_steps", 0), steps_of(self._run)),
+                "env_steps": self._done + steps,
                 "total_env_steps": self._total,
                 "env_steps_per_s": row.get("env_steps_per_s"),
                 "episode_return_mean": row.get("episode_return_mean"),
-                "eta_s": None if left is None else max(left - elapsed, 0),
+                "eta_s": left_s,
             }
         )
 

@@ -84,8 +84,8 @@ def read(folder: Path, label: str = "") -> Run:
     Raises:
         RunError: If a file of it cannot be read.
     """
-    config, status = _json(folder / "config.json"), _json(folder / "status.json")
-    meta = _json(folder / "meta.json")
+    config, status = read_json(folder / "config.json"), read_json(folder / "status.json")
+    meta = read_json(folder / "meta.json")
     rows, columns = _table(folder / "metrics.csv")
     state = str(status.get("state", GOES_ON))
     section = {name: _dict(config.get(name)) for name in ("collect_env_params", "trainer_params")}
@@ -106,7 +106,7 @@ def read(folder: Path, label: str = "") -> Run:
     )
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
     """What a file of a run holds; empty if it is not there."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))

@@ -73,7 +73,7 @@ def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         if any(record[column.fields[0]] is not None for record in records)
     ]
     score = next((record["score"] for record in records if record["score"] is not None), None)
-    heads = [column.head.format(score="" if score is None else number(score)) for column in there]
+    heads = [column.head.format(score=f"{score or 0:g}") for column in there]
     return heads, [[_cell(column, record) for column in there] for record in records]
 
 
@@ -89,11 +89,11 @@ def _cell(column: Column, record: Record) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number with about four digits that say something."""
+    """A number with about four digits that say something; whole ones of type int in full."""
     if value is None:
         return "-"
     size = abs(value)
-    if size >= 1000 or value == int(value):
+    if size >= 1000 or isinstance(value, int):
         return f"{value:,.0f}"
     return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.095 else f"{value:.2g}"
 
@@ -104,9 +104,11 @@ def notes(records: Sequence[Record], limit_s: float | None) -> list[str]:
     for record in records:
         setting = record["setting"]
         if record["never_reached"]:
-            counts = "its own end" if limit_s is None else f"the limit, {number(limit_s)} s"
+            counts = (
+                "the time of its own end" if limit_s is None else f"the limit, {number(limit_s)} s"
+            )
             lines.append(
-                f"{setting}: {number(record['score'])} was never reached by "
+                f"{setting}: {record['score']:g} was never reached by "
                 f"{record['never_reached']}; such a run counts as {counts}, and as all its steps."
             )
         if record["not_counted"]:
@@ -120,7 +122,12 @@ def notes(records: Sequence[Record], limit_s: float | None) -> list[str]:
 
 
 def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, numbers to the right."""
-    rule = ["---", *["---:"] * (len(heads) - 1)]
-    safe = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [list(heads), rule, *safe])
+    """A table in Markdown, numbers to the right, aligned for those who read it as text."""
+    safe = [[cell.replace("|", "\\|") for cell in line] for line in [heads, *lines]]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    padded = [
+        [cell.rjust(width) if at else cell.ljust(width) for at, (cell, width) in enumerate(pairs)]
+        for pairs in (zip(line, widths, strict=True) for line in safe)
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [padded[0], rule, *padded[1:]])
