@@ -67,9 +67,9 @@ def carry_out(comparison: Comparison, band: str) -> int:
     for run in failed:
         sys.stdout.write(f"failed: {comparison.key(run)}: {run.message}\n")
     if stopped_by is not None:
-        left = len(comparison.missing())
+        left = _count(len(comparison.missing()), "run")
         go_on = f"{COMMAND} --resume {shlex.quote(str(comparison.folder))}"
-        sys.stdout.write(f"stopped, {left} runs are left: {go_on}\n")
+        sys.stdout.write(f"stopped; go on with the {left} left: {go_on}\n")
         return 128 + stopped_by
     return 1 if failed else 0
 
@@ -78,8 +78,8 @@ def announcement(comparison: Comparison, missing: Sequence[Run]) -> list[str]:
     """What is going to be run, and how long it will take."""
     every = comparison.planned()
     groups = runs.grouped(every)
-    settings = f"{len(groups)} setting{'s' * (len(groups) != 1)}"
-    lines = [f"comparison in {comparison.folder}: {settings}, {len(every)} runs"]
+    settings, all_runs = _count(len(groups), "setting"), _count(len(every), "run")
+    lines = [f"comparison in {comparison.folder}: {settings}, {all_runs}"]
     for group in groups:
         first = group.runs[0]
         seeds = ", ".join(str(run.seed) for run in group.runs)
@@ -90,16 +90,17 @@ def announcement(comparison: Comparison, missing: Sequence[Run]) -> list[str]:
     if len(missing) < len(every):
         lines.append(f"{len(every) - len(missing)} of them are there already")
     seconds, limit_s = running.forecast_s(comparison, missing), comparison.limit_s
+    todo = f"{_count(len(missing), 'run')} to make"
     if not missing:
-        time = "nothing is left to run"
-    elif seconds is not None:
-        time = f"{len(missing)} runs to make, about {_duration(seconds)}"
-    else:
-        most = "" if limit_s is None else f"; {_duration(limit_s * len(missing))} at most"
-        time = (
-            f"{len(missing)} runs to make; the time is not known before the first has ended{most}"
-        )
-    return [*lines, time]
+        return [*lines, "nothing is left to run"]
+    if seconds is not None:
+        return [*lines, f"{todo}, about {_duration(seconds)}"]
+    most = "" if limit_s is None else f"; {_duration(limit_s * len(missing))} at most"
+    return [*lines, f"{todo}; the time is not known before the first has ended{most}"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _duration(seconds: float) -> str:

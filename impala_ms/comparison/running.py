@@ -60,7 +60,8 @@ def run_all(comparison: Comparison, missing: Sequence[Run], display: Display) ->
             outcome = runner.run(comparison, run, watch.look)
             comparison.outcomes[comparison.key(run)] = outcome
             comparison.save()
-            watch.ended()
+            if runner.stopped_by is None:
+                watch.ended()
             display.line(f"  {_said(outcome, newest_row(run.folder / METRICS))}")
             if runner.stopped_by is not None:
                 break
