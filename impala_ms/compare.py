@@ -42,6 +42,9 @@ def main(argv: Sequence[str]) -> int:
     except (UsageError, RunError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except BrokenPipeError:  # its reader has gone; a run that goes on ends in order, as it has too
+        progress.ignore_output()
+        return 1
     except OSError as error:
         sys.stderr.write(f"{error.filename or 'the output'} cannot be written: {error.strerror}\n")
         return 1

@@ -145,7 +145,7 @@ def test_axes_have_units(here, monkeypatch):
     assert [panel.get_ylabel() for panel in figure.axes] == [
         "entropy (nats)",
         "explained variance (at most 1)",
-        "updates (updates)",
+        "updates",
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,33 +125,40 @@ def draw(groups: Sequence[Group], picture: Picture, files: Sequence[Path]) -> No
         if file.suffix not in KINDS:
             raise RunError(f"{file}: a picture's name ends with {', '.join(KINDS)}")
     check([run for group in groups for run in group.runs], [*picture.xs, *picture.ys])
-    styles = [style_of(number) for number in range(len(groups))]
     figure = _figure()
     wide, high = len(picture.ys), len(picture.xs)
     if picture.across:
         wide, high = high, wide
-    width = PANEL_INCHES[0] * wide
     alike = "row" if picture.across else "col"  # panels of one metric
     grid = figure.subplots(high, wide, squeeze=False, sharey=alike)
-    panels = iter(grid.flat if picture.across else grid.T.flat)
-    drawn = dict.fromkeys(range(len(groups)), 0)
-    handles: dict[int, Any] = {}
-    for y in picture.ys:
-        for x in picture.xs:
-            panel = next(panels)
-            for number, group in enumerate(groups):
-                line, count = _draw_group(panel, group, x, y, styles[number], picture.band)
-                handles.setdefault(number, line)
-                drawn[number] = max(drawn[number], count)
-            _dress(panel, x, y, picture)
-    labels = [_label(group, drawn[number], groups) for number, group in enumerate(groups)]
-    legend_inches = _legend(figure, list(handles.values()), labels, width)
-    legend_title = figure.legends[0].get_title()
-    legend_title.set(text=_note(drawn, picture.band, unit_of(groups)), size="small")
+    lines, drawn = _draw_panels(grid.flat if picture.across else grid.T.flat, groups, picture)
+    labels = [_label(group, count, groups) for group, count in zip(groups, drawn, strict=True)]
+    width = PANEL_INCHES[0] * wide
+    legend_inches = _legend(figure, lines, labels, width)
+    note = figure.legends[0].get_title()
+    note.set(text=_note(drawn, picture.band, unit_of(groups)), size="small")
     figure.set_size_inches(width, PANEL_INCHES[1] * high + 0.9 + legend_inches)
     figure.suptitle(picture.title, fontsize="large", fontweight="bold")
     for file in files:
         _save(figure, file)
+
+
+def _draw_panels(
+    panels: Iterable[Any], groups: Sequence[Group], picture: Picture
+) -> tuple[list[Any], list[int]]:
+    """Fill the panels; a line of each group for the legend, and how many runs are in it."""
+    styles = [style_of(number) for number in range(len(groups))]
+    lines: list[Any] = []
+    drawn = [0] * len(groups)
+    pairs = [(x, y) for y in picture.ys for x in picture.xs]
+    for panel, (x, y) in zip(panels, pairs, strict=True):
+        lines = []
+        for number, group in enumerate(groups):
+            line, count = _draw_group(panel, group, x, y, styles[number], picture.band)
+            lines.append(line)
+            drawn[number] = max(drawn[number], count)
+        _dress(panel, x, y, picture)
+    return lines, drawn
 
 
 def _figure() -> Any:
@@ -175,6 +182,8 @@ def _draw_group(
     mean = statistics.mean_curve(curves, axis) if len(axis) else axis
     colour, dashes = style
     (line,) = panel.plot(axis, mean, color=colour, linestyle=dashes, linewidth=1.8)
+    if len(axis) == 1:
+        panel.plot(axis, mean, color=colour, marker="o")  # a line of one point is not seen
     edges = statistics.band(curves, axis, band) if len(axis) else None
     if edges is not None:
         panel.fill_between(axis, *edges, color=colour, alpha=0.18, linewidth=0)
@@ -225,7 +234,7 @@ def _legend(figure: Any, lines: Sequence[Any], labels: Sequence[str], width: flo
 def axis_label(name: str) -> str:
     """What an axis shows, with its unit."""
     unit = COLUMNS.get(name, ("",))[0]
-    unit = UNITS.get(unit, unit)
+    unit = "" if unit in name.split("_") else UNITS.get(unit, unit)
     return AXES.get(name, f"{name.replace('_', ' ')}{f' ({unit})' if unit else ''}")
 
 
@@ -242,12 +251,12 @@ def _label(group: Group, drawn: int, groups: Sequence[Group]) -> str:
     return f"{group.label} ({drawn} {unit}{'s' * (drawn > 1)})"
 
 
-def _note(drawn: Mapping[int, int], band: str, unit: str) -> str:
+def _note(drawn: Sequence[int], band: str, unit: str) -> str:
     """What line and band are."""
-    if max(drawn.values()) < 2:
+    if max(drawn) < 2:
         return f"one {unit} each: no band"
     spread = "mean ± standard error" if band == "se" else f"lowest to highest of the {unit}s"
-    one = f"; one {unit}: no band" if 1 in drawn.values() else ""
+    one = f"; one {unit}: no band" if 1 in drawn else ""
     return f"line: mean over {unit}s, up to the end of the shortest; band: {spread}{one}"
 
 
