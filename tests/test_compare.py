@@ -325,7 +325,7 @@ def test_a_score_is_for_all_environments_or_for_one():
 
 
 def made(here, **took):
-    """A comparison of which some runs have ended: seconds by name and seed, as a_1."""
+    """A comparison with some runs that have ended: seconds by name and seed, as a_1."""
     comparison = plan.Comparison(here, str(here))
     for name, env, steps in (("a", "X", 100), ("b", "X", 200), ("c", "Y", 100)):
         values = {"trainer.total_env_steps": steps}

@@ -287,7 +287,7 @@ def _check_unchanged(comparison: Comparison) -> None:
 
 
 def _add(comparison: Comparison, setting: Setting, seeds: Sequence[int]) -> None:
-    """Take a setting, or more seeds of one that is there."""
+    """Take a setting; where it is there already, more seeds of it."""
     for there in comparison.settings:
         if there.same_as(setting):
             there.seeds += [seed for seed in seeds if seed not in there.seeds]

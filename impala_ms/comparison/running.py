@@ -77,7 +77,7 @@ def _said(outcome: Outcome, row: Mapping[str, float]) -> str:
 
 
 class Runner:
-    """Starts runs; a signal ends the one that goes on in order, and is remembered."""
+    """Starts runs; a signal ends the current run in order, and is remembered."""
 
     def __init__(self) -> None:
         self.stopped_by: int | None = None

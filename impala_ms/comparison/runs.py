@@ -166,7 +166,7 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(runs: Iterable[Run]) -> list[str]:
-    """Paths whose values differ among these runs; one that a run does not have differs too."""
+    """Paths whose values differ among these runs; a path that a run does not have differs too."""
     runs = list(runs)
     paths = dict.fromkeys(path for run in runs for path in run.settings)
     values = {path: [run.settings.get(path) for run in runs] for path in paths}
