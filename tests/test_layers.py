@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "impala_ms"
-HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool"}
+HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool", "matplotlib"}
 
 # What each layer may import beside the standard library: other packages, and layers.
 BASE = {"config", "cpus", "errors", "imports", "seeds", "spaces", "trajectory"}
@@ -82,13 +82,20 @@ ALLOWED = {
         {"yaml"},
         {"config", "device", "envs", "errors", "help_text", "metrics", "run_dir"},
     ),
+    "comparison": (
+        {"matplotlib", "numpy"},
+        {"algorithms", "config", "errors", "launch", "metrics", "run_dir"},
+    ),
+    "compare": (set(), {"comparison", "metrics"}),
+    "curves": (set(), {"comparison", "metrics"}),
     "doctor": ({"ale_py", "requirements"}, {"cpus", "envs", "errors", "launch"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
     "__main__": (set(), {"doctor", "errors", "launch", "metrics"}),
 }
 ALGORITHM = (
     {"mindspore", "numpy"},
-    {*ALLOWED, "algorithm"} - {"process", "launch", "doctor", "__main__"},
+    {*ALLOWED, "algorithm"}
+    - {"process", "launch", "doctor", "__main__", "comparison", "compare", "curves"},
 )
 EXCEPTIONS = {"comm/mpi.py": {"mpi4py"}}
 
@@ -186,6 +193,7 @@ def loaded_by(*names):
         (["impala_ms.algorithm.impala.config"], "[] 1"),
         (["impala_ms.trajectory", "impala_ms.metrics.recorder"], "['numpy'] 1"),
         (["impala_ms.cluster.hub", "impala_ms.cluster.rounds"], "['numpy'] 1"),
+        (["impala_ms.compare", "impala_ms.curves"], "['numpy'] 1"),
         (["impala_ms.comm.local", "impala_ms.envs.make"], "['numpy'] 1"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -1,0 +1,334 @@
+"""Which runs a comparison consists of, and what became of each: ``comparison.json``.
+
+Input: a `Request`, and what an earlier command left in the folder. Output: a `Comparison`, checked
+whole before the first run starts, whose runs are asked for one by one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from impala_ms import algorithms, config, launch
+from impala_ms.comparison import runs
+from impala_ms.comparison.request import Request, UsageError
+from impala_ms.comparison.runs import Run
+from impala_ms.errors import ConfigError
+from impala_ms.run_dir import write_json
+
+FILE, FORMAT = "comparison.json", 1
+
+
+@dataclass
+class Setting:
+    """What differs between runs, but for the seed; ``values`` are all settings by path."""
+
+    name: str  # of its folder below runs/
+    algorithm: str
+    env: str
+    ranks: int
+    options: list[str]
+    values: dict[str, Any]
+    seeds: list[int]
+
+    def same_as(self, other: Setting) -> bool:
+        """Whether runs of both belong together."""
+        return (self.algorithm, self.env, self.ranks, self.values) == (
+            other.algorithm,
+            other.env,
+            other.ranks,
+            other.values,
+        )
+
+
+@dataclass
+class Outcome:
+    """How a run ended, and how long it took from its command to its end."""
+
+    state: str
+    took_s: float
+    message: str = ""
+
+
+@dataclass
+class Comparison:
+    """All runs of one folder; ``outcomes`` by ``<setting>/seed_<n>`` of those that were started."""
+
+    folder: Path
+    started_in: str
+    settings: list[Setting] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+    scores: dict[str, float] = field(default_factory=dict)
+    limit_s: float | None = None
+    machines: list[str] = field(default_factory=list)
+
+    def save(self) -> None:
+        """Write ``comparison.json``, whole or not at all."""
+        data = asdict(self)
+        del data["folder"]
+        write_json(self.folder / FILE, {"format": FORMAT} | data)
+
+    def planned(self) -> list[Run]:
+        """Every run, seed by seed: a change of the machine meanwhile hits all settings alike."""
+        seeds = dict.fromkeys(seed for setting in self.settings for seed in setting.seeds)
+        return [
+            self._run(setting, seed)
+            for seed in sorted(seeds)
+            for setting in self.settings
+            if seed in setting.seeds
+        ]
+
+    def missing(self) -> list[Run]:
+        """The runs that are still to be made: not yet started, stopped, or failed."""
+        return [run for run in self.planned() if run.state not in runs.COUNTED]
+
+    def read_runs(self) -> list[Run]:
+        """Every run that was started, with what its folder shows."""
+        return [self._read(run) for run in self.planned() if run.state != runs.GOES_ON]
+
+    def key(self, run: Run) -> str:
+        """The name of a run in ``outcomes``."""
+        return f"{run.folder.parent.name}/{run.folder.name}"
+
+    def setting_of(self, run: Run) -> Setting:
+        """The setting that a run belongs to."""
+        return next(found for found in self.settings if found.name == run.folder.parent.name)
+
+    def _run(self, setting: Setting, seed: int) -> Run:
+        name = f"seed_{seed}"
+        outcome = self.outcomes.get(f"{setting.name}/{name}", Outcome(runs.GOES_ON, 0.0))
+        return Run(
+            folder=self.folder / "runs" / setting.name / name,
+            algorithm=setting.algorithm,
+            env=runs.name_of(setting.env),
+            ranks=setting.ranks,
+            seed=seed,
+            settings=setting.values,
+            state=outcome.state,
+            message=outcome.message,
+            counted=outcome.state in runs.COUNTED,
+        )
+
+    def _read(self, run: Run) -> Run:
+        there = runs.read(run.folder)
+        return replace(run, rows=there.rows, columns=there.columns, meta=there.meta)
+
+
+def load(folder: Path) -> Comparison:
+    """What an earlier command left in a folder.
+
+    Raises:
+        UsageError: If there is no comparison, or it cannot be read.
+    """
+    file = folder / FILE
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data.pop("format") != FORMAT:
+            raise ValueError("another version wrote it")
+        data["settings"] = [Setting(**values) for values in data["settings"]]
+        data["outcomes"] = {key: Outcome(**values) for key, values in data["outcomes"].items()}
+        return Comparison(folder=folder, **data)
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder} is not the folder of a comparison: no {FILE}") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def make(request: Request, command: str) -> Comparison:
+    """The comparison that a command asks for, with what its folder holds already.
+
+    Raises:
+        UsageError: If it cannot be; nothing was written.
+    """
+    comparison = _begin(request)
+    comparison.commands.append(command)
+    comparison.scores |= request.scores
+    if (machine := _machine()) not in comparison.machines:
+        comparison.machines.append(machine)
+    if request.limit_s is not None:
+        if comparison.outcomes and comparison.limit_s != request.limit_s:
+            had = "none" if comparison.limit_s is None else f"{comparison.limit_s:g}"
+            raise UsageError(
+                f"--limit_s {request.limit_s:g}: the runs in {comparison.folder} were made with "
+                f"{had}; give the same, or another --output"
+            )
+        comparison.limit_s = request.limit_s
+    if request.resume is not None:
+        _check_unchanged(comparison)
+    for setting in _settings(request):
+        _add(comparison, setting, request.seeds)
+    return comparison
+
+
+def _begin(request: Request) -> Comparison:
+    """An older comparison in the folder that was given, or an empty one."""
+    here = os.getcwd()
+    folder = request.resume or request.output
+    if folder is not None and (request.resume or (folder / FILE).exists()):
+        comparison = load(folder)
+        if comparison.started_in != here:
+            raise UsageError(
+                f"the comparison in {folder} was started in {comparison.started_in}: go there, "
+                "its options may name files from there"
+            )
+        return comparison
+    if folder is None:
+        env = "+".join(map(runs.name_of, request.envs)) or _env_of(request.algorithms[0])
+        folder = Path("comparisons", f"{_slug(env)}_{datetime.now():%Y%m%d-%H%M%S}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there and is not the folder of a comparison: give another")
+    return Comparison(folder, here)
+
+
+def _env_of(algorithm: str) -> str:
+    _check_algorithm(algorithm)
+    return runs.name_of(config.load(algorithm, [], 1).collect_env_params["id"])
+
+
+def _settings(request: Request) -> list[Setting]:
+    """Every combination of what was given, checked for every seed.
+
+    Raises:
+        UsageError: With all problems, each once for each setting.
+    """
+    for algorithm in request.algorithms:
+        _check_algorithm(algorithm)
+    found: list[Setting] = []
+    problems: list[str] = []
+    for algorithm, env, ranks, values in _combinations(request):
+        options = [*(["--env", env] if env else []), *request.options]
+        for path, value in values:
+            options += ["--set", f"{path}={value}"]
+        words = [algorithm, env, f"N={ranks}", *(f"{path}={value}" for path, value in values)]
+        what = " ".join(filter(None, words))
+        try:
+            read = _check(algorithm, ranks, options, request.seeds)
+        except UsageError as error:
+            problems.append(f"{what}: {error}")
+            continue
+        setting = Setting(
+            name=_slug("_".join([algorithm, runs.name_of(read[0]), *words[2:]])),
+            algorithm=algorithm,
+            env=read[0],
+            ranks=ranks,
+            options=options,
+            values=read[1],
+            seeds=list(request.seeds),
+        )
+        if any(setting.same_as(other) for other in found):
+            problems.append(f"{what}: the same setting is there already")
+        found.append(setting)
+    if problems:
+        raise UsageError("\n".join(problems))
+    return found
+
+
+def _combinations(
+    request: Request,
+) -> Iterator[tuple[str, str, int, list[tuple[str, str]]]]:
+    """Algorithm, environment (perhaps empty), N, and path and value of what varies."""
+    paths = [path for path, _ in request.vary]
+    for env in request.envs or ("",):
+        for algorithm, ranks in itertools.product(request.algorithms, request.ranks):
+            for values in itertools.product(*(values for _, values in request.vary)):
+                yield algorithm, env, ranks, list(zip(paths, values, strict=True))
+
+
+def _check(
+    algorithm: str, ranks: int, options: Sequence[str], seeds: Sequence[int]
+) -> tuple[str, dict[str, Any]]:
+    """Environment and settings by path, if training would take the options with every seed.
+
+    Raises:
+        UsageError: With all problems.
+    """
+    problems: dict[str, None] = {}
+    for seed in seeds:
+        try:
+            read = config.load(algorithm, [*options, "--seed", str(seed)], ranks)
+            launch.check_ids(read)
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+    if problems:
+        raise UsageError("; ".join(problems))
+    data = read.to_json()
+    return str(data["collect_env_params"]["id"]), runs.settings_of(data)
+
+
+def _check_algorithm(name: str) -> None:
+    try:
+        algorithms.module_of(name)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def _check_unchanged(comparison: Comparison) -> None:
+    """Refuse to go on where defaults have changed: later seeds would be of another setting."""
+    for setting in comparison.settings:
+        _, values = _check(setting.algorithm, setting.ranks, setting.options, setting.seeds)
+        for path in values.keys() | setting.values.keys():
+            now, before = values.get(path), setting.values.get(path)
+            if now != before:
+                raise UsageError(
+                    f"{path} of {setting.name} is {runs.shown(now)} now and was "
+                    f"{runs.shown(before)} when the comparison began: its runs would not belong "
+                    "together; set it back, or begin another comparison"
+                )
+
+
+def _add(comparison: Comparison, setting: Setting, seeds: Sequence[int]) -> None:
+    """Take a setting; where it is there already, more seeds of it."""
+    for there in comparison.settings:
+        if there.same_as(setting):
+            there.seeds += [seed for seed in seeds if seed not in there.seeds]
+            return
+    names = {there.name for there in comparison.settings}
+    name = setting.name
+    for number in itertools.count(2):
+        if setting.name not in names:
+            break
+        setting.name = f"{name}-{number}"
+    comparison.settings.append(setting)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-.")[:120]
+
+
+def lock(folder: Path) -> TextIO:
+    """Keep another comparison out of the folder as long as the file that is returned is open.
+
+    Raises:
+        UsageError: If another process has done so.
+    """
+    file = (folder / ".lock").open("a")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise UsageError(f"another comparison runs in {folder}: wait for its end") from error
+    return file
+
+
+def _machine() -> str:
+    """What the runs are made on, as the kernel shows it."""
+    cpu = re.search(r"model name\s*: (.*)", _text("/proc/cpuinfo"))
+    memory = re.search(r"MemTotal: *(\d+) kB", _text("/proc/meminfo"))
+    gib = f", {int(memory[1]) / 2**20:.1f} GiB of memory" if memory else ""
+    return f"{cpu[1] if cpu else 'unknown processor'}, {os.cpu_count()} cores{gib}"
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(errors="replace")
+    except OSError:
+        return ""

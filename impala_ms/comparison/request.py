@@ -1,0 +1,228 @@
+"""The command line of ``compare``: which algorithms, where, with which seeds and settings.
+
+Input: the words after ``python -m impala_ms compare``. Output: a `Request`. What is not an option
+of the comparison is an option of training, and is kept for every run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from impala_ms.comparison.statistics import BANDS
+
+RANKS, SEEDS = (3,), (1, 2, 3, 4, 5)  # unless given
+MOST_SEEDS = 10_000
+
+T = TypeVar("T")
+
+USAGE = """\
+Usage: python -m impala_ms compare ALGORITHM … [options] [options of training]
+       python -m impala_ms compare --resume DIR
+       python -m impala_ms compare --report DIR … [--output DIR]
+
+Trains every algorithm with every setting, in every environment, with every seed: one run at a
+time, seed by seed. Writes table.md, table.csv, runs.csv, pictures and report.html.
+
+  --env ID …             environments; without it the one of the algorithm's config.py
+  --ranks N …            numbers of processes of a run; without it 3
+  --seeds 1-5            seeds, as 1-5 or 1,3,7; without it 1-5
+  --vary PATH=A,B,…      values of a setting, such as learner.correction=vtrace,none; given
+                         several times, every combination is run
+  --score [ENV=]RETURN   time and steps to this return are shown (mean of 20 episodes)
+  --limit_s SECONDS      a run is ended in order after so long, and counts as so long if it
+                         has not reached the score
+  --band se|minmax       what pictures show around the mean over seeds: the standard error
+                         (default), or the lowest and highest
+  --output DIR           where; without it comparisons/ENV_TIME. In the folder of an older
+                         comparison what was run is kept, and the rest is added
+  --resume DIR           go on: run what is missing, has failed or was stopped
+  --report DIR …         make tables, pictures and report of the runs below these folders anew,
+                         without training
+  --help                 show this
+Options of training, such as --total_env_steps 600000 or --config FILE, hold for all runs.
+
+Ctrl-C ends the run that goes on and keeps what is finished; --resume goes on.
+"""
+
+ONE, SEVERAL = "one value", "one value or more"
+_TAKES = {
+    "env": SEVERAL,
+    "ranks": SEVERAL,
+    "seeds": SEVERAL,
+    "vary": SEVERAL,
+    "score": SEVERAL,
+    "limit_s": ONE,
+    "band": ONE,
+    "output": ONE,
+    "resume": ONE,
+    "report": SEVERAL,
+}
+# Options of training that each run gets from the comparison, and what to do instead.
+_GIVEN_TO_RUNS = {
+    "seed": "use --seeds",
+    "run_dir": "use --output",
+    "verbose": "the file beside each run folder holds what it prints",
+}
+
+
+class UsageError(ValueError):
+    """What is wrong with a command line, in one line."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command line that was read; ``envs`` is empty where the algorithm's own is meant."""
+
+    algorithms: tuple[str, ...] = ()
+    envs: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = RANKS
+    seeds: tuple[int, ...] = SEEDS
+    vary: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    scores: dict[str, float] = field(default_factory=dict)  # by environment; "": any other
+    limit_s: float | None = None
+    band: str = "se"
+    output: Path | None = None
+    resume: Path | None = None
+    report: tuple[Path, ...] = ()
+    options: tuple[str, ...] = ()  # of training
+
+
+def read(argv: Sequence[str]) -> Request:
+    """Read the words of a command line.
+
+    Raises:
+        UsageError: What was given, what is allowed, what to do.
+    """
+    algorithms, given, options = _split(argv)
+    request = Request(
+        algorithms=_distinct("the algorithms", algorithms),
+        envs=_distinct("--env", given.get("env", [])),
+        ranks=_distinct("--ranks", [_whole("--ranks", word, 1) for word in given.get("ranks", [])])
+        or RANKS,
+        seeds=_seeds(given["seeds"]) if "seeds" in given else SEEDS,
+        vary=tuple(map(_vary, given.get("vary", []))),
+        scores=dict(map(_score, given.get("score", []))),
+        limit_s=_seconds(given["limit_s"][-1]) if "limit_s" in given else None,
+        band=given.get("band", ["se"])[-1],
+        output=_folder(given.get("output")),
+        resume=_folder(given.get("resume")),
+        report=tuple(map(Path, given.get("report", []))),
+        options=tuple(options),
+    )
+    _check(request, set(given))
+    return request
+
+
+def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, list[str]], list[str]]:
+    """Algorithms, values by option of the comparison, and the words for training."""
+    words = deque(argv)
+    algorithms = _values(words)
+    given: dict[str, list[str]] = {}
+    options: list[str] = []
+    while words:
+        word = words.popleft()
+        option, equals, text = word.partition("=")
+        name = option.removeprefix("--").replace("-", "_")
+        values = [text] if equals else _values(words)
+        if name in _GIVEN_TO_RUNS:
+            raise UsageError(f"{option} is not for a comparison: {_GIVEN_TO_RUNS[name]}")
+        if name not in _TAKES:
+            options += [word] if equals else [word, *values]
+        elif not values or (_TAKES[name] == ONE and len(values) > 1):
+            raise UsageError(f"{option} takes {_TAKES[name]}, not {len(values)}")
+        else:
+            given.setdefault(name, []).extend(values)
+    return algorithms, given, options
+
+
+def _values(words: deque[str]) -> list[str]:
+    """Take the words before the next option."""
+    values = []
+    while words and not words[0].startswith("--"):
+        values.append(words.popleft())
+    return values
+
+
+def _check(request: Request, given: set[str]) -> None:
+    """Refuse options that say nothing together."""
+    if request.band not in BANDS:
+        raise UsageError(f"--band {request.band}: it is one of {', '.join(BANDS)}")
+    paths = [path for path, _ in request.vary]
+    _distinct("--vary", paths)
+    whole = {"report": "--report trains nothing", "resume": "--resume goes on with what is planned"}
+    for name, why in whole.items():
+        others = given - {name, "score", "band", "output" if name == "report" else name}
+        others -= {"limit_s"} if name == "report" else set()
+        words = [*request.algorithms, *(f"--{other}" for other in sorted(others)), *request.options]
+        if name in given and words:
+            raise UsageError(f"{why}: leave out {words[0]}")
+    if not request.algorithms and not given & {"report", "resume"}:
+        raise UsageError("no algorithm is given: compare impala, for example; --help shows more")
+
+
+def _distinct(what: str, values: Sequence[T]) -> tuple[T, ...]:
+    twice = [value for value in values if list(values).count(value) > 1]
+    if twice:
+        raise UsageError(f"{twice[0]} stands twice in {what}: give it once")
+    return tuple(values)
+
+
+def _whole(option: str, word: str, least: int) -> int:
+    if re.fullmatch("[0-9]{1,9}", word) and int(word) >= least:
+        return int(word)
+    raise UsageError(f"{option} {word}: it takes whole numbers of {least} or more")
+
+
+def _seeds(words: Sequence[str]) -> tuple[int, ...]:
+    """The seeds of ``1-5`` or ``1,3,7``, in the order given."""
+    seeds: list[int] = []
+    for part in ",".join(words).split(","):
+        first, dash, last = part.partition("-")
+        low = _whole("--seeds", first, 0)
+        high = _whole("--seeds", last, 0) if dash else low
+        if not low <= high < low + MOST_SEEDS:
+            raise UsageError(f"--seeds {part}: a range goes up, such as 1-5")
+        seeds += range(low, high + 1)
+    return _distinct("--seeds", seeds)
+
+
+def _vary(text: str) -> tuple[str, tuple[str, ...]]:
+    """Path and values of ``path=a,b``; a comma inside brackets belongs to a value."""
+    path, equals, values = text.partition("=")
+    found = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]
+    if not (path and equals) or "" in found:
+        raise UsageError(f"--vary {text}: it is PATH=A,B, such as learner.correction=vtrace,none")
+    return path.strip(), _distinct(f"--vary {text}", found)
+
+
+def _score(text: str) -> tuple[str, float]:
+    """Environment and return of ``475`` or ``CartPole-v1=475``."""
+    env, _, number = text.rpartition("=")
+    return env, _number("--score", number)
+
+
+def _seconds(text: str) -> float:
+    seconds = _number("--limit_s", text)
+    if seconds <= 0:
+        raise UsageError(f"--limit_s {text}: it takes seconds, more than 0")
+    return seconds
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{option} {text}: it takes a number")
+    return number
+
+
+def _folder(values: Sequence[str] | None) -> Path | None:
+    return Path(values[-1]) if values else None

@@ -1,0 +1,133 @@
+"""The numbers of a comparison as tables: CSV for programs, Markdown for people.
+
+Input: the records of `results`. Output: text, and files in the folder of the comparison.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from impala_ms.comparison.results import Record
+
+
+class Column(NamedTuple):
+    """A column for people: its head, and which fields of a record are in it."""
+
+    head: str
+    fields: tuple[str, ...]
+    form: str = "{}"
+
+
+# Where all settings have nothing in it, a column is left out.
+COLUMNS = (
+    Column("setting", ("setting",)),
+    Column("seeds", ("n",)),
+    Column("env steps/s", ("env_steps_per_s",)),
+    Column("with start-up", ("env_steps_per_s_with_start",)),
+    Column(
+        "s to {score}: mean, median",
+        ("time_to_score_mean_s", "time_to_score_median_s"),
+        "{}, {}",
+    ),
+    Column(
+        "steps to {score}: mean, median",
+        ("steps_to_score_mean", "steps_to_score_median"),
+        "{}, {}",
+    ),
+    Column("final return", ("final_return_mean", "final_return_se"), "{} ± {}"),
+    Column("greedy return", ("greedy_return_mean", "greedy_return_se"), "{} ± {}"),
+    Column("rows learned per step", ("rows_learned_per_step",)),
+    Column("policy lag (updates)", ("policy_lag",)),
+    Column("memory (MiB)", ("rss_mb",)),
+)
+
+MEANINGS = (
+    "env steps/s: median over seeds; without start-up it counts from the first row of metrics.csv.",
+    "final return: mean of a run's last 20 training episodes; mean ± standard error over seeds.",
+    "memory: the most that the learner's process had, mean over seeds.",
+)
+
+
+def csv_text(records: Sequence[Record]) -> str:
+    """The records with all their fields."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({name: _plain(value) for name, value in record.items()})
+    return text.getvalue()
+
+
+def _plain(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+    """Heads and lines of the table for people."""
+    there = [
+        column
+        for column in COLUMNS
+        if any(record[column.fields[0]] is not None for record in records)
+    ]
+    score = next((record["score"] for record in records if record["score"] is not None), None)
+    heads = [column.head.format(score=f"{score or 0:g}") for column in there]
+    return heads, [[_cell(column, record) for column in there] for record in records]
+
+
+def _cell(column: Column, record: Record) -> str:
+    values = [record[name] for name in column.fields]
+    if values[0] is None or isinstance(values[0], str):
+        return values[0] or "-"
+    first = number(values[0])
+    if column.form.endswith("± {}"):
+        digits = len(first.partition(".")[2])
+        return first if values[1] is None else f"{first} ± {values[1]:.{digits}f}"  # one seed
+    return column.form.format(first, *map(number, values[1:]))
+
+
+def number(value: float | None) -> str:
+    """A number with about four digits that say something; whole ones of type int in full."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    if size >= 1000 or isinstance(value, int):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 0.095 else f"{value:.2g}"
+
+
+def notes(records: Sequence[Record], limit_s: float | None) -> list[str]:
+    """What the table does not show: who never had the score, what does not count."""
+    lines = []
+    for record in records:
+        setting = record["setting"]
+        if record["never_reached"]:
+            counts = (
+                "the time of its own end" if limit_s is None else f"the limit, {number(limit_s)} s"
+            )
+            lines.append(
+                f"{setting}: {record['score']:g} was never reached by "
+                f"{record['never_reached']}; such a run counts as {counts}, and as all its steps."
+            )
+        if record["not_counted"]:
+            lines.append(f"{setting}: not counted: {record['not_counted']}.")
+        if record["final_return_n"] < record["n"]:
+            few = f"{record['final_return_n']} of {record['n']}"
+            lines.append(f"{setting}: {few} seeds have a final return; 20 episodes must end.")
+        if record["n"] == 1:
+            lines.append(f"{setting}: one seed, so there is no standard error and no band.")
+    return lines
+
+
+def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, numbers to the right, aligned for those who read it as text."""
+    safe = [[cell.replace("|", "\\|") for cell in line] for line in [heads, *lines]]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    padded = [
+        [cell.rjust(width) if at else cell.ljust(width) for at, (cell, width) in enumerate(pairs)]
+        for pairs in (zip(line, widths, strict=True) for line in safe)
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [padded[0], rule, *padded[1:]])

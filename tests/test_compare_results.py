@@ -1,0 +1,161 @@
+"""Run folders, which of them belong together, and the tables about them."""
+
+import csv
+
+import pytest
+
+from impala_ms.comparison import results, runs, tables
+from impala_ms.comparison.runs import RunError
+from impala_ms.metrics.columns import COLUMNS
+from tests.made_up_runs import make_run
+
+
+def groups_of(folder):
+    return runs.grouped([runs.read(found) for found in runs.find(folder)])
+
+
+def record_of(folder, score=None, limit_s=None):
+    (group,) = groups_of(folder)
+    return results.of_group(group, score, limit_s)
+
+
+def test_runs_that_differ_only_in_the_seed_are_one_group(tmp_path):
+    for seed in (1, 2, 10):
+        make_run(tmp_path / f"a_{seed}", [1, 2], seed=seed)
+        make_run(tmp_path / f"b_{seed}", [1, 2], seed=seed, settings={"learner.gamma": 0.5})
+    labels = [(group.label, [run.seed for run in group.runs]) for group in groups_of(tmp_path)]
+    assert labels == [("impala gamma=0.99", [1, 2, 10]), ("impala gamma=0.5", [1, 2, 10])]
+
+
+@pytest.mark.parametrize(
+    ("others", "labels"),
+    [
+        ([{}], ["impala"]),
+        ([{"algorithm": "a3c"}], ["impala", "a3c"]),
+        ([{"ranks": 5}], ["impala N=3", "impala N=5"]),
+        # what two algorithms differ in says their name
+        ([{"algorithm": "a3c", "settings": {"learner.lr": 0.1}}], ["impala", "a3c"]),
+        (
+            [{"settings": {"network.hidden_sizes": [8, 8], "collect_env.frame_stack": 4}}],
+            [
+                "impala collect_env.frame_stack=none hidden_sizes=[64,64]",
+                "impala collect_env.frame_stack=4 hidden_sizes=[8,8]",
+            ],
+        ),
+        ([{"env": "Pong-v5"}], ["impala", "impala"]),  # each has a table and a picture
+    ],
+)
+def test_a_label_says_what_differs(tmp_path, others, labels):
+    for number, values in enumerate([{}, *others]):
+        make_run(tmp_path / str(number), [1], seed=number, **values)
+    assert [group.label for group in groups_of(tmp_path)] == labels
+
+
+def test_n_is_of_all_ranks_that_ever_took_part(tmp_path):
+    make_run(tmp_path / "lost", [1, 2, 3], ranks=5, ranks_alive=[4, 5, 3])
+    make_run(tmp_path / "young", ranks=4)  # its command says it
+    assert [runs.read(tmp_path / name).ranks for name in ("lost", "young")] == [5, 4]
+
+
+def test_a_folder_without_runs_is_one_line(tmp_path):
+    with pytest.raises(RunError, match="nothing: there is no such folder"):
+        runs.find(tmp_path / "nothing")
+    with pytest.raises(RunError, match="is not a run folder, and holds none: there is no metrics"):
+        runs.find(tmp_path)
+
+
+def test_damaged_files_are_one_line(tmp_path):
+    run = make_run(tmp_path / "run", [1, 2])
+    run.joinpath("metrics.csv").write_text("env_steps,entropy\n1,two\n")
+    with pytest.raises(RunError, match=r"metrics.csv cannot be read: could not convert"):
+        runs.read(run)
+    run.joinpath("status.json").write_text("{")
+    with pytest.raises(RunError, match=r"status.json cannot be read: "):
+        runs.read(run)
+
+
+def test_time_and_steps_to_the_score_count_a_run_without_it_as_limit_and_total(tmp_path):
+    make_run(tmp_path / "1", [0, 475, 0], seconds=[0, 40, 50], steps=[0, 300, 900], seed=1)
+    make_run(tmp_path / "2", [0, 500, 0], seconds=[0, 80, 90], steps=[0, 500, 900], seed=2)
+    make_run(tmp_path / "3", [0, 474, 0], seconds=[0, 60, 95], steps=[0, 300, 900], seed=3)
+    record = record_of(tmp_path, 475.0, 300.0)
+    assert (record["time_to_score_mean_s"], record["time_to_score_median_s"]) == (140, 80)
+    assert (record["steps_to_score_mean"], record["steps_to_score_median"]) == (600, 500)
+    assert record["never_reached"] == "seed 3"
+    assert tables.notes([record], 300.0) == [
+        "impala: 475 was never reached by seed 3; such a run counts as the limit, 300.0 s, "
+        "and as all its steps."
+    ]
+    assert record_of(tmp_path, 475.0)["time_to_score_mean_s"] == (40 + 80 + 95) / 3
+    assert record_of(tmp_path)["time_to_score_mean_s"] is None
+
+
+def test_a_failed_run_is_named_and_counts_only_as_the_limit(tmp_path):
+    make_run(tmp_path / "1", [0, 475], seconds=[0, 40], seed=1)
+    make_run(tmp_path / "2", [9, 9], seed=2, state="failed", message="no memory")
+    record = record_of(tmp_path, 475.0, 300.0)
+    assert (record["seeds"], record["n"], record["final_return_mean"]) == ("1", 1, 475)
+    assert record["not_counted"] == "seed 2: failed, no memory"
+    assert (record["time_to_score_mean_s"], record["never_reached"]) == (170, "seed 2")
+    without = record_of(tmp_path, 475.0)
+    assert (without["time_to_score_mean_s"], without["never_reached"]) == (40, "")
+
+
+def test_the_spread_of_the_final_return_is_over_seeds(tmp_path):
+    for seed, value in enumerate([0, 0, 100, 100]):
+        make_run(tmp_path / str(seed), [50, value], seed=seed, eval_return_mean=[None, value + 1])
+    record = record_of(tmp_path)
+    assert (record["final_return_mean"], record["greedy_return_mean"]) == (50, 51)
+    assert record["final_return_se"] == pytest.approx(28.8675, abs=1e-4)
+    heads, lines = tables.cells([record])
+    assert dict(zip(heads, lines[0], strict=True))["final return"] == "50.0 ± 28.9"
+
+
+def test_numbers_that_no_run_has_are_no_columns(tmp_path):
+    make_run(tmp_path / "run", [1, 2, 3], policy_lag_mean=1.5)
+    heads, (line,) = tables.cells([record_of(tmp_path)])
+    assert heads == [
+        *("setting", "seeds", "env steps/s", "with start-up", "final return"),
+        *("policy lag (updates)", "memory (MiB)"),
+    ]
+    assert line == ["impala", "1", "100.0", "100.0", "3.00", "1.50", "400.0"]
+
+
+def test_rows_learned_are_shown_by_step_where_there_is_the_column(tmp_path):
+    columns = [*COLUMNS, "rows_learned"]
+    make_run(tmp_path / "run", [1, 2, 3], columns=columns, rows_learned=[0, 200, 600])
+    heads, (line,) = tables.cells([record_of(tmp_path)])
+    assert dict(zip(heads, line, strict=True))["rows learned per step"] == "3.00"
+
+
+def test_runs_without_rows_or_with_few_episodes_are_said(tmp_path):
+    make_run(tmp_path / "1", seed=1)
+    make_run(tmp_path / "2", [None, None], seed=2)
+    record = record_of(tmp_path, 475.0)
+    assert (record["n"], record["final_return_n"], record["final_return_mean"]) == (2, 0, None)
+    assert "impala: 0 of 2 seeds have a final return; 20 episodes must end." in tables.notes(
+        [record], None
+    )
+
+
+def test_one_seed_has_no_standard_error_and_it_is_said(tmp_path):
+    make_run(tmp_path / "run", [1, 2])
+    record = record_of(tmp_path)
+    assert record["final_return_se"] is None
+    assert tables.notes([record], None) == [
+        "impala: one seed, so there is no standard error and no band."
+    ]
+
+
+def test_csv_gives_back_what_was_written(tmp_path):
+    records = [{"a": 1 / 3, "b": None, "c": 'x, "y"'}, {"a": 2, "b": 0.0, "c": ""}]
+    found = list(csv.DictReader(tables.csv_text(records).splitlines()))
+    assert found == [{"a": "0.333333", "b": "", "c": 'x, "y"'}, {"a": "2", "b": "0", "c": ""}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (5, "5"), (1234.5, "1,234"), (-21.0, "-21.0"), (0.5, "0.50"), (0.0123, "0.012")],
+)
+def test_numbers_have_the_digits_that_say_something(value, text):
+    assert tables.number(value) == text
