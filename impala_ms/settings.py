@@ -271,6 +271,9 @@ OPTIMIZER = {
     "rmsprop_decay": Setting(
         0.99, "float", "", "[0, 1)", "RMSProp averages squared gradients with this decay."
     ),
+    "rmsprop_start": Setting(
+        1.0, "float", "", ">= 0", "RMSProp's running mean square begins with this value."
+    ),
     "rmsprop_momentum": Setting(0.0, "float", "", "[0, 1)", "RMSProp has this momentum."),
     "optimizer_epsilon": Setting(
         1e-5, "float", "", "> 0", "The optimizer adds this to what it divides by."

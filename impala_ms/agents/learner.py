@@ -228,6 +228,7 @@ def make_optimizer(parameters, params):
             decay=params["rmsprop_decay"],
             momentum=params["rmsprop_momentum"],
             epsilon=params["optimizer_epsilon"],
+            start=params["rmsprop_start"],
         )
     return nn.Adam(
         parameters,

@@ -17,13 +17,14 @@ class RMSProp(nn.Optimizer):
         decay: Of the running mean, in [0, 1).
         momentum: In [0, 1).
         epsilon: Added to the mean square.
+        start: Of the mean square.
     """
 
-    def __init__(self, parameters, learning_rate, *, decay, momentum, epsilon):
+    def __init__(self, parameters, learning_rate, *, decay, momentum, epsilon, start=1.0):
         """Make the state of every parameter."""
         super().__init__(learning_rate, parameters)
         self.decay, self.momentum, self.epsilon = decay, momentum, epsilon
-        self.mean_square = self.parameters.clone(prefix="mean_square", init="ones")
+        self.mean_square = self.parameters.clone(prefix="mean_square", init=start)
         self.velocity = self.parameters.clone(prefix="velocity", init="zeros")
 
     def construct(self, gradients):

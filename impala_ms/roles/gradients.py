@@ -14,7 +14,7 @@ from mindspore import nn, ops
 from impala_ms import compat
 from impala_ms.agents import build
 from impala_ms.agents.learner import GradientLearner
-from impala_ms.config import resolve
+from impala_ms.classes import resolve
 from impala_ms.roles.acting import Acting
 from impala_ms.trajectory import Layout
 

@@ -38,7 +38,7 @@ class Learning:
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
         seed = params["seed"], self.job.config.epoch, REPLAY
-        self.replay = Replay(params["replay_batches"], np.random.default_rng(seed))
+        self.replay = Replay(params.get("replay_batches", 1), np.random.default_rng(seed))
 
     def run(self):
         """Learn until the steps are reached, the user says to stop or a rank fails; then save."""
@@ -86,9 +86,10 @@ class Learning:
         self.records.took_s = time.monotonic()
         env_steps = self.recorder.env_steps
         statistics = self.learner.learn(batch, env_steps)
-        if self.params["replay_updates"]:
+        replayed = self.params.get("replay_updates", 0)
+        if replayed:
             self.replay.add(batch)
-        for _ in range(self.params["replay_updates"]):
+        for _ in range(replayed):
             self.learner.learn(self.replay.draw(), env_steps, new=False)
         rows = self.store.layout.valid_rows(batch)
         lags = self.version - batch["behaviour_version"]

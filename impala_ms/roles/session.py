@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from impala_ms import checkpoint, compat, device, seeds
+from impala_ms import algorithms, checkpoint, compat, device, seeds
 from impala_ms.agents import build, choices
 from impala_ms.classes import resolve
 from impala_ms.cluster.hub import Hub, Intake
@@ -31,8 +31,6 @@ from impala_ms.trajectory import Batches
 logger = logging.getLogger(__name__)
 
 RESTARTS = 3  # of a rank in a row, each of which comes to nothing
-# What travels from the ranks that play, by their role.
-WORK = {"actor": "impala_ms.roles.unrolls:Unrolls", "worker": "impala_ms.roles.gradients:Gradients"}
 
 
 class RoleSession(compat.Session):
@@ -47,8 +45,7 @@ class RoleSession(compat.Session):
         self.job, self.config = run, run.config
         self.hub = self.spoke = None
         self.environment = self.sinks = self.loop = None
-        playing = run.config.places[1]  # there is one kind of spokes
-        self.work = resolve(WORK[playing.role])(run.config)
+        self.work = resolve(algorithms.module_of(run.config.algorithm).work)(run.config)
         if run.hub_end is not None:
             self.hub = self.make_hub(Mailbox(run.hub_end))
         if run.spoke_end is not None:

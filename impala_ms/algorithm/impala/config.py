@@ -20,6 +20,7 @@ from impala_ms.settings import section
 from impala_ms.values import Setting
 
 wiring = "impala_ms.cluster.topology:star_of_unrolls"  # 1 learner, N - 1 actors
+work = "impala_ms.roles.unrolls:Unrolls"
 
 # Section 4.1 of the paper, Espeholt et al. 2018, arXiv:1802.01561.
 VTRACE = {
