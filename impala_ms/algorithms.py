@@ -16,6 +16,7 @@ from impala_ms.classes import reference, resolve
 from impala_ms.cluster.topology import Place, acting
 from impala_ms.errors import ConfigError, describe
 from impala_ms.messages import closest
+from impala_ms.metrics.columns import Columns, together
 from impala_ms.sections import SECTIONS, Section, section_of
 from impala_ms.settings import PART
 from impala_ms.values import Setting, Values
@@ -156,3 +157,8 @@ def _options(keys: Mapping[str, Setting]) -> dict[str, str]:
     names = [key for _, key in sections]
     options = {key: f"{head}.{key}" for head, key in sections if names.count(key) == 1}
     return {"env" if key == "id" else key: path for key, path in options.items()}
+
+
+def columns(*chosen: str) -> Columns:
+    """The columns of ``metrics.csv`` of these algorithms, or of all."""
+    return together(*(module_of(name).columns for name in chosen or names()))

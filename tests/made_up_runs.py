@@ -3,10 +3,12 @@
 import copy
 import json
 
+from impala_ms import algorithms
 from impala_ms.algorithm.impala import config
-from impala_ms.metrics.columns import COLUMNS
 
 SECTIONS = [name for name in vars(config) if name.endswith("_params")]
+
+COLUMNS = tuple(algorithms.columns("impala"))
 
 
 def make_run(
@@ -21,7 +23,7 @@ def make_run(
     ranks=3,
     state="finished",
     message="",
-    columns=tuple(COLUMNS),
+    columns=COLUMNS,
     settings=None,
     **values,
 ):

@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
+from impala_ms import algorithms
 from impala_ms.comparison import results, runs, tables
 from impala_ms.comparison.runs import RunError
-from impala_ms.metrics.columns import COLUMNS
 from tests.made_up_runs import make_run
 
 
@@ -122,7 +122,7 @@ def test_numbers_that_no_run_has_are_no_columns(tmp_path):
 
 
 def test_rows_learned_are_shown_by_step_where_there_is_the_column(tmp_path):
-    columns = [*COLUMNS, "rows_learned"]
+    columns = [*algorithms.columns("impala"), "rows_learned"]
     make_run(tmp_path / "run", [1, 2, 3], columns=columns, rows_learned=[0, 200, 600])
     heads, (line,) = tables.cells([record_of(tmp_path)])
     assert dict(zip(heads, line, strict=True))["rows learned per step"] == "3.00"

@@ -1,15 +1,11 @@
 """Every setting is explained: in --help, in docs/settings, in the READMEs."""
 
-from pathlib import Path
-
 import pytest
 
-from impala_ms import algorithms, config, settings, settings_pages
+from impala_ms import config, settings
 from impala_ms.errors import ConfigError
 from impala_ms.sections import SECTIONS
 from tests.configs import another_algorithm, defaults, problem
-
-PAGES = Path(__file__).parents[1] / "docs" / "settings"
 
 
 def printed(capsys, *argv, algorithm="impala"):
@@ -95,42 +91,3 @@ def test_help_is_of_the_algorithm_that_is_named(capsys, monkeypatch, tmp_path):
         assert "docs/settings/other.md" in asked
     with pytest.raises(ConfigError, match="unknown algorithm 'othr': did you mean other"):
         config.load("impala", ["--help", "--algorithm=othr"], None)
-
-
-def test_table_has_one_row_per_key():
-    rows = settings_pages.table("impala").splitlines()
-    assert rows[0] == "| key | default | unit | allowed | meaning |"
-    assert all(row.count("|") == 6 for row in rows)
-    paths = [row.split("`")[1] for row in rows[2:]]
-    assert len(paths) == len(set(paths))
-    assert [path for path, _ in documented_keys()] == paths[: len(list(documented_keys()))]
-    for name, part in defaults.algorithm_config.items():
-        for key in set(part) - {"params"}:
-            assert f"{name}.{key}" in paths
-
-
-def test_the_page_of_every_algorithm_is_up_to_date():
-    pages = {file.stem: file.read_text(encoding="utf-8") for file in PAGES.glob("*.md")}
-    assert pages == {name: settings_pages.page(name) for name in algorithms.names()}, (
-        "run: python -m impala_ms.settings_pages"
-    )
-    rows = [row for row in pages["impala"].splitlines() if row.startswith("| `")]
-    assert rows == settings_pages.table("impala").splitlines()[2:]
-
-
-def test_the_table_in_a_file_is_refreshed_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(settings_pages, "FOLDER", tmp_path / "settings")
-    begin, end = settings_pages.BEGIN, settings_pages.END
-    files = [tmp_path / "a.md", tmp_path / "b.md"]
-    for file in files:
-        file.write_text(f"before\n{begin}\nstale\n{end}\nafter\n")
-    for _ in range(2):
-        settings_pages.main([str(file) for file in files])
-    table = settings_pages.table("impala")
-    for file in files:
-        assert file.read_text() == f"before\n{begin}\n{table}\n{end}\nafter\n"
-    assert (tmp_path / "settings" / "impala.md").read_text() == settings_pages.page("impala")
-    files[0].write_text("no markers")
-    with pytest.raises(ConfigError, match="the table goes between"):
-        settings_pages.main([str(files[0])])
-    assert files[0].read_text() == "no markers"

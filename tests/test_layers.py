@@ -24,7 +24,8 @@ ALLOWED = {
     "setting_checks": (set(), {"cluster", "messages", "values"}),
     "algorithms": (
         set(),
-        {"algorithm", "classes", "cluster", "errors", "messages", "sections", "settings", "values"},
+        {"algorithm", "classes", "cluster", "errors", "messages", "metrics", "sections"}
+        | {"settings", "values"},
     ),
     "draft": (
         set(),
@@ -35,9 +36,9 @@ ALLOWED = {
         set(),
         {"algorithms", "command_line", "draft", "envs", "messages", "settings"},
     ),
-    "settings_pages": (
+    "pages": (
         set(),
-        {"algorithms", "draft", "errors", "help_text", "messages", "settings"},
+        {"algorithms", "draft", "help_text", "messages", "metrics", "settings"},
     ),
     "config": (
         set(),
@@ -71,7 +72,7 @@ ALLOWED = {
     "roles": (
         {"mindspore", "numpy"},
         {*BASE, "agents", "checkpoint", "cluster", "compat", "device", "envs", "lean", "metrics"}
-        | {"classes", "replay", "run_dir"},
+        | {"algorithms", "classes", "replay", "run_dir"},
     ),
     "process": (
         set(),

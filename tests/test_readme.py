@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from impala_ms import classes, config, help_text, settings_pages
+from impala_ms import algorithms, classes, config, help_text
 from impala_ms.errors import ConfigError
-from impala_ms.metrics import columns
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README_CN.md"
@@ -140,26 +139,6 @@ def test_the_same_names_are_code_in_both():
 
 
 @BOTH
-def test_config_table_is_current(readme):
-    table = between(read(readme), settings_pages.BEGIN, settings_pages.END)
-    assert table == settings_pages.table("impala").strip(), (
-        "bring it up to date: "
-        "PYTHONPATH=. python -m impala_ms.settings_pages README.md README_CN.md"
-    )
-    assert "`learner.lr`" in table
-
-
-@BOTH
-def test_metrics_table_is_current(readme):
-    table = between(read(readme), columns.BEGIN, columns.END)
-    assert table == columns.markdown_table().strip(), (
-        "bring it up to date: "
-        "PYTHONPATH=. python -m impala_ms.metrics.columns --write README.md README_CN.md"
-    )
-    assert "`policy_lag_mean`" in table
-
-
-@BOTH
 def test_figures_have_their_place(readme):
     assert "CartPole-v1" in between(
         read(readme), "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -244,7 +223,7 @@ def test_options_in_the_text_exist():
 
 
 def test_keys_in_the_text_exist():
-    keys = {row.split("`")[1] for row in settings_pages.table("impala").splitlines()[2:]}
+    keys = algorithms.Algorithm("impala").keys
     heads = {key.partition(".")[0] for key in keys}
     for readme in (ENGLISH, CHINESE):
         mentioned = {

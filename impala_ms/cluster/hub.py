@@ -73,6 +73,7 @@ class Intake:
         self.max_policy_lag, self.first_version = max_policy_lag, version
         self.env_steps_received = 0  # all that arrived, those dropped too
         self.env_steps_dropped = 0
+        self.dropped = 0  # pieces of work
         self.episodes: deque[tuple[NDArray[Any], NDArray[Any]]] = deque()  # (returns, lengths)
 
     def take(self, data: NDArray[np.uint8], stopping: bool) -> Taken | None:
@@ -95,6 +96,7 @@ class Intake:
             self.store.add(work)
         else:
             self.env_steps_dropped += rows
+            self.dropped += 1
         ended = work["episode_length"] > 0
         if not (stopping or problem) and ended.any():
             self.episodes.append((work["episode_return"][ended], work["episode_length"][ended]))

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from impala_ms import algorithms
 from impala_ms.comparison import statistics
 from impala_ms.comparison.runs import Group, Run, RunError
 from impala_ms.launch import ROOT
-from impala_ms.metrics.columns import COLUMNS
 
 # Ten colours that can be told apart by eyes of all kinds: Petroff 2021, arXiv:2107.02270.
 COLOURS = (
@@ -197,7 +197,7 @@ def _dress(panel: Any, x: str, y: str, picture: Picture) -> None:
     panel.set_xlabel(axis_label(x))
     panel.set_ylabel(axis_label(y))
     panel.margins(x=0.01)
-    if COLUMNS.get(x, ("",))[0] in ("decisions", "frames", "updates"):
+    if algorithms.columns().get(x, ("",))[0] in ("decisions", "frames", "updates"):
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     if x in AXES:
         panel.set_xlim(left=0)
@@ -233,7 +233,7 @@ def _legend(figure: Any, lines: Sequence[Any], labels: Sequence[str], width: flo
 
 def axis_label(name: str) -> str:
     """What an axis shows, with its unit."""
-    unit = COLUMNS.get(name, ("",))[0]
+    unit = algorithms.columns().get(name, ("",))[0]
     unit = "" if unit in name.split("_") else UNITS.get(unit, unit)
     return AXES.get(name, f"{name.replace('_', ' ')}{f' ({unit})' if unit else ''}")
 

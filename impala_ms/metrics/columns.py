@@ -1,25 +1,20 @@
-"""Every metric a run reports: its name, unit and meaning. This table is the documentation.
+"""What a run reports: name, unit and meaning of each metric, which is the documentation.
 
-Input: nothing. Output: the header of ``metrics.csv`` and the table in the README, which
-``python -m impala_ms.metrics.columns --write README.md`` refreshes in place.
+Input: nothing. Output: the header of ``metrics.csv``. An algorithm's ``config.py`` names its own
+columns in ``columns``, and a learner of your own in its attribute ``columns``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+Columns = dict[str, tuple[str, str]]  # unit and meaning by name
 
-# The names and their order are fixed, so that programs can read old and new runs alike; new
-# columns go to the end.
-COLUMNS: dict[str, tuple[str, str]] = {
+COMMON: Columns = {
     "wall_time_s": ("s", "Time since the command was given, start-up included."),
     "updates": ("updates", "Learner steps made, those skipped not counted."),
     "env_steps": (
         "decisions",
-        "Decisions learned from. Rows in which an environment was only reset, and unrolls that "
-        "were dropped, are not in it.",
+        "Decisions learned from, each counted once. Rows in which an environment was only reset, "
+        "and what was dropped, are not in it.",
     ),
     "env_frames": ("frames", "Simulator frames learned from: `env_steps` x action repeat."),
     "env_steps_per_s": ("1/s", "Growth of `env_steps` per second since the last row."),
@@ -36,38 +31,14 @@ COLUMNS: dict[str, tuple[str, str]] = {
     ),
     "policy_lag_mean": (
         "updates",
-        "How old the data is: the learner's version when it used an unroll, minus the version of "
-        "the weights the unroll was played with. Mean over the unrolls since the last row.",
+        "How old the data is: the version of the weights when an unroll, or its gradient, was "
+        "used, minus the version that the unroll was played with. Mean since the last row.",
     ),
     "policy_lag_max": ("updates", "The largest policy lag since the last row."),
     "loss_total": (
         "",
-        "Loss that was minimised: policy gradient + baseline_cost x baseline - entropy_cost x "
-        "entropy, summed or averaged over valid rows as `loss_reduction` says. Mean over the "
-        "updates since the last row. Its size says little; jumps and NaN do.",
-    ),
-    "loss_policy_gradient": (
-        "",
-        "Policy gradient term of the total: -log pi(action) x V-trace advantage.",
-    ),
-    "loss_baseline": (
-        "",
-        "Baseline term of the total, `baseline_cost` included: half the squared distance between "
-        "the value estimate and its V-trace target.",
-    ),
-    "entropy": (
-        "nats",
-        "Mean entropy of the policy over valid rows: log(actions) when it acts at random, 0 when "
-        "it has no doubt. An early fall to 0 means too little `entropy_cost`.",
-    ),
-    "rho_mean": (
-        "",
-        "Mean ratio of the learner's to the actor's probability of the action taken, before "
-        "clipping. 1 when the data is on-policy.",
-    ),
-    "rho_clipped_fraction": (
-        "0-1",
-        "Share of valid rows whose ratio was above `rho_bar` and was clipped to it.",
+        "Loss that was minimised, summed or averaged over valid rows as `loss_reduction` says. "
+        "Mean over the updates since the last row. Its size says little; jumps and NaN do.",
     ),
     "gradient_norm": ("", "Global norm of the gradient before it was clipped."),
     "learning_rate": ("", "Learning rate that the last update used."),
@@ -86,8 +57,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "env_steps_dropped": (
         "decisions",
         "Decisions received but not learned from since the start: older than `max_policy_lag`, "
-        "with a NaN or an infinity, or arriving after the stop. `status.json` counts also what "
-        "was waiting to fill a batch when the run ended.",
+        "with a NaN or an infinity, or arriving after the stop. What was waiting to fill a batch "
+        "when the run ended is in `status.json`, and in this column after a resume.",
     ),
     "updates_skipped": (
         "updates",
@@ -95,65 +66,61 @@ COLUMNS: dict[str, tuple[str, str]] = {
     ),
     "eval_return_mean": ("reward", "Mean return of the newest evaluation. Empty without one."),
     "eval_version": ("updates", "Version of the weights that evaluation played with."),
+    "rows_learned": (
+        "decisions",
+        "Decisions learned from since the start; those that are replayed count again.",
+    ),
+}
+
+# Of agents with a policy and a baseline.
+ACTOR_CRITIC: Columns = {
+    "loss_policy_gradient": (
+        "",
+        "Policy gradient term of the total: -log pi(action) x V-trace advantage.",
+    ),
+    "loss_baseline": (
+        "",
+        "Baseline term of the total, `baseline_cost` included: half the squared distance between "
+        "the value estimate and its V-trace target.",
+    ),
+    "loss_entropy": ("", "Entropy term of the total: -`entropy_cost` x entropy."),
+    "entropy": (
+        "nats",
+        "Mean entropy of the policy over valid rows: log(actions) when it acts at random, 0 when "
+        "it has no doubt. An early fall to 0 means too little `entropy_cost`.",
+    ),
+    "vs_mean": (
+        "reward",
+        "Mean V-trace target over the valid rows of the batches since the last row.",
+    ),
     "explained_variance": (
         "<= 1",
         "1 - Var(vs - V) / Var(vs) over the valid rows of a batch: 1 when the baseline predicts "
         "the V-trace targets, 0 when it does no better than a constant. Mean over the updates "
         "since the last row.",
     ),
-    "vs_mean": (
-        "reward",
-        "Mean V-trace target over the valid rows of the batches since the last row.",
-    ),
-    "loss_entropy": ("", "Entropy term of the total: -`entropy_cost` x entropy."),
 }
+
+# These come first, in this order, so that programs can read old and new runs alike.
+FIRST = (
+    "wall_time_s updates env_steps env_frames env_steps_per_s updates_per_s episodes "
+    "episode_return_mean episode_length_mean policy_lag_mean policy_lag_max loss_total "
+    "loss_policy_gradient loss_baseline entropy rho_mean rho_clipped_fraction gradient_norm "
+    "learning_rate learner_wait_fraction actor_wait_fraction rss_mb ranks_alive "
+    "env_steps_dropped updates_skipped eval_return_mean eval_version"
+).split()
 
 # A row may carry these for the progress line; they are not written to files.
 PROGRESS_KEYS = ("total_env_steps", "eta_s", "actors_expected", "waiting_for")
 
-BEGIN = "<!-- metrics table: begin -->"
-END = "<!-- metrics table: end -->"
+
+def together(*groups: Columns) -> Columns:
+    """One table of several groups, in the order of the columns of a file."""
+    every = {name: column for group in (COMMON, *groups) for name, column in group.items()}
+    return {name: every[name] for name in [*FIRST, *every] if name in every}
 
 
-def markdown_table() -> str:
-    """Return the table of all metrics in Markdown, one row each."""
-    rows = [f"| `{name}` | {unit} | {text} |" for name, (unit, text) in COLUMNS.items()]
+def markdown_table(columns: Columns) -> str:
+    """A table of metrics in Markdown, one row each."""
+    rows = [f"| `{name}` | {unit} | {text} |" for name, (unit, text) in columns.items()]
     return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])
-
-
-def replace_table(text: str) -> str:
-    """Return ``text`` with the table between its two markers made new.
-
-    Raises:
-        ValueError: If the markers are not there, each once and in order.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the table goes between the lines {BEGIN} and {END}: add them")
-    return f"{before}{begin}\n{markdown_table()}\n{end}{after}"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, or write it into files."""
-    parser = argparse.ArgumentParser(
-        prog="python -m impala_ms.metrics.columns", description="The table of all metrics."
-    )
-    parser.add_argument(
-        "--write", nargs="+", type=Path, metavar="FILE", help="replace the table in these files"
-    )
-    files = parser.parse_args(argv).write
-    if not files:
-        sys.stdout.write(markdown_table() + "\n")
-        return 0
-    for file in files:
-        try:
-            file.write_text(replace_table(file.read_text("utf-8")), "utf-8")
-        except (OSError, ValueError) as error:
-            sys.stderr.write(f"{file}: {error}\n")
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

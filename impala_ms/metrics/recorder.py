@@ -26,12 +26,13 @@ class Recorder:
     """Counters since the start of the run, and means since the last row.
 
     Attributes:
-        updates, updates_skipped, env_steps, env_steps_dropped: Totals; a resumed run sets them.
+        updates, updates_skipped, env_steps, env_steps_dropped, rows_learned: Totals; a resumed run
+            sets them.
         episodes: ``EpisodeMeter`` over all ranks.
         evaluation: ``(return mean, version)`` of the newest evaluation, or None.
     """
 
-    TOTALS = ("updates", "updates_skipped", "env_steps", "env_steps_dropped")
+    TOTALS = ("updates", "updates_skipped", "env_steps", "env_steps_dropped", "rows_learned")
 
     def __init__(self, now: float, totals: Mapping[str, int] | None = None) -> None:
         """Begin at ``now`` seconds with the totals of a resumed run, or with zeros."""
@@ -42,6 +43,7 @@ class Recorder:
         # What waited for its turn when the run was saved is lost.
         waited = totals.get("env_steps_waiting", 0)
         self.env_steps_dropped = totals.get("env_steps_dropped", 0) + waited
+        self.rows_learned = totals.get("rows_learned", self.env_steps)
         self.episodes = EpisodeMeter()
         self.episodes.count = totals.get("episodes", 0)
         self.evaluation: tuple[float, int] | None = None
@@ -78,6 +80,7 @@ class Recorder:
         if statistics["applied"]:
             self.updates += 1
             self.env_steps += env_steps
+            self.rows_learned += env_steps
             for name, value in statistics.items():
                 if name != "applied":
                     self._means.setdefault(name, MeanMax()).add(value)
@@ -107,6 +110,7 @@ class Recorder:
             "rss_mb": rss_mb(),
             "env_steps_dropped": self.env_steps_dropped,
             "updates_skipped": self.updates_skipped,
+            "rows_learned": self.rows_learned,
         }
         if self.evaluation is not None:
             row["eval_return_mean"], row["eval_version"] = self.evaluation

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from impala_ms.metrics import progress
-from impala_ms.metrics.columns import COLUMNS, PROGRESS_KEYS
+from impala_ms.metrics.columns import PROGRESS_KEYS
 
 Row = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ class CsvSink:
     removed first. One of a version with fewer columns gets those that it lacks, empty.
     """
 
-    def __init__(self, path: str | os.PathLike[str], columns: Iterable[str] = COLUMNS) -> None:
+    def __init__(self, path: str | os.PathLike[str], columns: Iterable[str]) -> None:
         """Open or create the file.
 
         Raises:
@@ -97,7 +97,8 @@ class CsvSink:
             raise SinkError(
                 f"{self.path} has no column {unknown[0]!r}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
-                + " (columns are declared in impala_ms/metrics/columns.py)"
+                + " (an algorithm's config.py declares its columns, and a learner of your own those "
+                "in its attribute columns)"
             )
         line = ",".join(_field(name, row.get(name)) for name in self.columns)
         if not self.path.exists():
@@ -157,7 +158,7 @@ class CsvSink:
             what = f"the unknown column {unknown[0][:40]!r}" if unknown else "a column twice"
             raise SinkError(
                 f"{self.path} has {what}: move the file away, or use another run folder "
-                "(impala_ms/metrics/columns.py lists the columns)"
+                "(docs/metrics.md lists the columns)"
             )
         rows = csv.DictReader(whole.splitlines())
         lines = [",".join(row.get(name) or "" for name in self.columns) + "\n" for row in rows]
@@ -196,8 +197,8 @@ class TensorBoardSink:
     def __init__(
         self,
         directory: str | os.PathLike[str],
+        columns: Iterable[str],
         resumed_at: int | None = None,
-        columns: Iterable[str] = COLUMNS,
     ) -> None:
         """Write events into ``directory``.
 

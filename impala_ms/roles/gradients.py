@@ -217,6 +217,10 @@ class Gradients:
         )
         return self.layout(spec, policy), server
 
+    def row(self, dropped):
+        """Columns of A3C: so many gradients were dropped since the last row."""
+        return {"gradients_dropped": dropped}
+
     def layout(self, spec, policy):
         """Of a message."""
         size = sum(parameter.size for parameter in policy.trainable_params())

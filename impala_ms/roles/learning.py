@@ -24,7 +24,8 @@ class Learning:
 
     Args:
         parts: Has ``learner``, ``hub`` (begun), ``store`` (of its intake), ``recorder``,
-            ``sinks``, ``spaces`` (of the environment), ``job`` (``impala_ms.process.Run``),
+            ``sinks``, ``work`` (what travels), ``spaces`` (of the environment), ``job``
+            (``impala_ms.process.Run``),
             ``best_return`` (of a resumed run) and with N = 1 ``partner``, the loop that plays in
             the same process, else None.
         params: ``trainer_params``, ``action_repeat``, ``actors``.
@@ -90,7 +91,9 @@ class Learning:
         if replayed:
             self.replay.add(batch)
         for _ in range(replayed):
-            self.learner.learn(self.replay.draw(), env_steps, new=False)
+            again = self.replay.draw()
+            if self.learner.learn(again, env_steps, new=False)["applied"]:
+                self.recorder.rows_learned += self.store.layout.valid_rows(again)
         rows = self.store.layout.valid_rows(batch)
         lags = self.version - batch["behaviour_version"]
         self.recorder.add_update(statistics, lags, batch["wait_fraction"], rows)

@@ -27,6 +27,7 @@ class Records:
         self.recorder, self.best_return = parts.recorder, parts.best_return
         self.logged_s = self.saved_s = self.took_s = self.shown_s = time.monotonic()
         self.dropped = 0  # of the intake's count, already in the recorder's
+        self.works_dropped = 0  # of the intake's count, already in a row
         self.before = self.recorder.env_steps + self.recorder.env_steps_dropped  # a resumed run
         self.saved = None  # path of the newest checkpoint
         self.saved_updates = self.recorder.updates  # those of a resumed run are on the disk
@@ -73,6 +74,8 @@ class Records:
             "eta_s": eta_s,
             "actors_expected": self.params["actors"] * concurrent,
         }
+        works, self.works_dropped = self.works_dropped, self.hub.intake.dropped
+        row |= self.parts.work.row(self.works_dropped - works)
         self.last_row = row
         self.parts.sinks.write(row)
         logger.info(

@@ -22,7 +22,7 @@ from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
 from impala_ms.cluster.spoke import Spoke
 from impala_ms.envs.make import frames_per_step
 from impala_ms.lean import set_seed
-from impala_ms.metrics.columns import COLUMNS
+from impala_ms.metrics.columns import together
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
 from impala_ms.run_dir import adopt, nothing_left, record
@@ -45,7 +45,8 @@ class RoleSession(compat.Session):
         self.job, self.config = run, run.config
         self.hub = self.spoke = None
         self.environment = self.sinks = self.loop = None
-        self.work = resolve(algorithms.module_of(run.config.algorithm).work)(run.config)
+        self.algorithm = algorithms.module_of(run.config.algorithm)
+        self.work = resolve(self.algorithm.work)(run.config)
         if run.hub_end is not None:
             self.hub = self.make_hub(Mailbox(run.hub_end))
         if run.spoke_end is not None:
@@ -161,6 +162,7 @@ class RoleSession(compat.Session):
             spaces=spaces,
             job=job,
             partner=partner and partner.loop,
+            work=self.work,
             best_return=state.get("best_return"),
         )
         collect = config.collect_env_params
@@ -206,14 +208,14 @@ class RoleSession(compat.Session):
     def make_sinks(self, recorder, learner):
         """Where rows go; rows of updates that are made again after a resume are dropped."""
         folder = self.job.run_dir
-        columns = COLUMNS | learner.columns
+        columns = together(self.algorithm.columns, learner.columns)
         table = CsvSink(folder / "metrics.csv", columns)
         if self.config.resume:
             table.rewind_to(recorder.updates)
         sinks = [table, ConsoleSink(self.job.console)]
         if self.params["tensorboard"]:
             resumed_at = recorder.env_steps if self.config.resume else None
-            sinks.append(TensorBoardSink(folder, resumed_at, columns))
+            sinks.append(TensorBoardSink(folder, columns, resumed_at))
         return Sinks(sinks)
 
     def report(self, reason):

@@ -28,6 +28,10 @@ class Unrolls:
         """``(layout of the messages, MindSpore RL's trainer of an actor)``."""
         return spec, ActorTrainer(parts, self.config.trainer_params)
 
+    def row(self, dropped):
+        """Columns beside those that all algorithms have, if so many unrolls were dropped."""
+        return {}
+
     def learning(self, spec, policy):
         """``(layout of the messages, learner)``."""
         return spec, build.make_learner(self.config, policy)

@@ -78,9 +78,12 @@ class TestEncoding:
         assert decode(line) is None
 
     def test_a_full_row_fits_into_one_write_of_a_pipe(self):
-        from impala_ms.metrics.columns import COLUMNS, PROGRESS_KEYS
+        from impala_ms import algorithms
+        from impala_ms.metrics.columns import PROGRESS_KEYS
 
-        line = encode(dict.fromkeys([*COLUMNS, *PROGRESS_KEYS], -1.2345678901234567e-300))
+        line = encode(
+            dict.fromkeys([*algorithms.columns("impala"), *PROGRESS_KEYS], -1.2345678901234567e-300)
+        )
         assert len(line.encode()) < 4096  # PIPE_BUF
 
 

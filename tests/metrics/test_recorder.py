@@ -93,6 +93,7 @@ def test_a_resumed_run_goes_on_from_its_totals():
         "updates_skipped": 1,
         "env_steps": 20,
         "env_steps_dropped": 15,
+        "rows_learned": 20,
         "episodes": 2,
     }
     resumed = Recorder(50.0, totals)

@@ -11,11 +11,12 @@ import time
 import numpy as np
 import pytest
 
+from impala_ms import algorithms
 from impala_ms.metrics import progress
-from impala_ms.metrics.columns import COLUMNS
 from impala_ms.metrics.meters import EpisodeMeter
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, SinkError, Sinks, TensorBoardSink
 
+COLUMNS = list(algorithms.columns("impala"))
 NAMES = ["wall_time_s", "updates", "env_steps", "loss_total"]
 HEADER = "wall_time_s,updates,env_steps,loss_total\n"
 
@@ -29,7 +30,9 @@ def path(tmp_path):
 def open_sink():
     """Opens a CsvSink and closes it after the test."""
     with contextlib.ExitStack() as stack:
-        yield lambda *args: stack.enter_context(contextlib.closing(CsvSink(*args)))
+        yield lambda path, columns=COLUMNS: stack.enter_context(
+            contextlib.closing(CsvSink(path, columns))
+        )
 
 
 class TestCsv:
@@ -168,7 +171,7 @@ def read_events(directory):
 
 class TestTensorBoard:
     def test_scalars_by_env_steps(self, tmp_path):
-        sink = TensorBoardSink(tmp_path / "tb")
+        sink = TensorBoardSink(tmp_path / "tb", COLUMNS)
         row = {
             "env_steps": 640,
             "updates": 1,
@@ -202,7 +205,7 @@ class TestTensorBoard:
     def test_a_row_is_in_the_file_without_waiting_for_the_end(self, tmp_path):
         # Imports tensorboardX: not at the moment when the sink's thread does.
         assert read_events(tmp_path) == []
-        sink = TensorBoardSink(tmp_path)
+        sink = TensorBoardSink(tmp_path, COLUMNS)
         sink.write({"env_steps": 640})
         give_up = time.monotonic() + 30
         while [event.step for event in read_events(tmp_path)][-1:] != [640]:
@@ -213,7 +216,7 @@ class TestTensorBoard:
     def test_a_resumed_run_forgets_what_came_after_the_checkpoint(self, tmp_path):
         from tensorboardX.proto.event_pb2 import SessionLog
 
-        sink = TensorBoardSink(tmp_path, resumed_at=640)
+        sink = TensorBoardSink(tmp_path, COLUMNS, resumed_at=640)
         sink.write({"env_steps": 700})
         sink.close()
         _, start, row = read_events(tmp_path)
@@ -226,7 +229,7 @@ class TestTensorBoard:
         code = (
             "import sys\n"
             "from impala_ms.metrics.sinks import TensorBoardSink\n"
-            f"sink = TensorBoardSink({str(tmp_path / 'tb')!r})\n"
+            f"sink = TensorBoardSink({str(tmp_path / 'tb')!r}, ['env_steps'])\n"
             "print('tensorboardX' in sys.modules)\n"
             "sink.write({'env_steps': 1})\n"
             "sink.close()\n"
@@ -239,19 +242,19 @@ class TestTensorBoard:
         assert len(list((tmp_path / "tb").iterdir())) == 1
 
     def test_closing_without_rows_makes_nothing(self, tmp_path):
-        TensorBoardSink(tmp_path / "tb").close()
+        TensorBoardSink(tmp_path / "tb", COLUMNS).close()
         assert not (tmp_path / "tb").exists()
 
     def test_a_failure_names_the_folder(self, tmp_path):
         (tmp_path / "file").write_text("")
-        sink = TensorBoardSink(tmp_path / "file")
+        sink = TensorBoardSink(tmp_path / "file", COLUMNS)
         sink.write({"env_steps": 1})
         with pytest.raises(SinkError, match=r"cannot write metrics to .*file: File exists"):
             sink.close()
 
     def test_a_failure_is_raised_by_a_later_row(self, tmp_path):
         (tmp_path / "file").write_text("")
-        sink = TensorBoardSink(tmp_path / "file")
+        sink = TensorBoardSink(tmp_path / "file", COLUMNS)
         sink.write({"env_steps": 1})
         sink._thread.join(timeout=30)
         with pytest.raises(SinkError, match="File exists"):

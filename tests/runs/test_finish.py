@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from impala_ms import checkpoint
-from impala_ms.metrics.columns import COLUMNS
+from impala_ms import algorithms, checkpoint
 from tests.conftest import ROOT
 from tests.metrics.test_sinks import read_events
 
@@ -79,7 +78,7 @@ def test_status(run):
 
 def test_metrics_have_all_columns_and_their_counters_grow(run):
     header = (run.run_dir / "metrics.csv").read_text().partition("\n")[0]
-    assert header.split(",") == list(COLUMNS)
+    assert header.split(",") == list(algorithms.columns("impala"))
     rows = run.rows()
     assert len(rows) > 2
     for name in ("wall_time_s", "updates", "env_steps", "env_frames"):

@@ -8,6 +8,7 @@ each key means, and its default. To change a default here, give it by name:
 
 from impala_ms import settings
 from impala_ms.messages import count
+from impala_ms.metrics.columns import ACTOR_CRITIC
 from impala_ms.setting_checks import baseline_without_core
 from impala_ms.settings import section
 from impala_ms.values import Setting
@@ -129,7 +130,8 @@ automatic = {
     },
 }
 
-columns = {
+# Of metrics.csv, beside those that all algorithms have.
+columns = ACTOR_CRITIC | {
     "gradients_dropped": (
         "gradients",
         "Gradients received since the last row but not applied: older than `max_policy_lag`, or of "

@@ -8,6 +8,7 @@ in ``docs/settings/impala.md``.
 """
 
 from impala_ms import settings
+from impala_ms.metrics.columns import ACTOR_CRITIC
 from impala_ms.setting_checks import (
     baseline_without_core,
     one_learner,
@@ -144,6 +145,19 @@ automatic = {
         "trainer.unroll_length": 20,
         "trainer.total_env_steps": 10_000_000,
     },
+}
+
+# Of metrics.csv, beside those that all algorithms have.
+columns = ACTOR_CRITIC | {
+    "rho_mean": (
+        "",
+        "Mean ratio of the learner's to the actor's probability of the action taken, before "
+        "clipping. 1 when the data is on-policy.",
+    ),
+    "rho_clipped_fraction": (
+        "0-1",
+        "Share of valid rows whose ratio was above `rho_bar` and was clipped to it.",
+    ),
 }
 
 
