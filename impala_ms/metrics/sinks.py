@@ -97,7 +97,7 @@ class CsvSink:
             raise SinkError(
                 f"{self.path} has no column {unknown[0]!r}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
-                + " (an algorithm's config.py declares its columns, and a learner of your own those "
+                + " (an algorithm's config.py declares its columns, and an own learner those "
                 "in its attribute columns)"
             )
         line = ",".join(_field(name, row.get(name)) for name in self.columns)
