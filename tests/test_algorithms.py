@@ -144,6 +144,12 @@ def test_a_section_that_is_a_plain_dict_is_refused(monkeypatch, tmp_path):
         trained("plain")
 
 
+def test_a_config_without_a_wiring_is_refused(monkeypatch, tmp_path):
+    another_algorithm(monkeypatch, tmp_path, "loose", ("wiring =", "wires ="))
+    with pytest.raises(ConfigError, match=r"config.py of loose lacks wiring"):
+        trained("loose")
+
+
 def test_a_default_that_no_group_has_is_refused(monkeypatch, tmp_path):
     misspelt = "section(settings.POLICY)", "section(settings.POLICY, eval_greddy=True)"
     another_algorithm(monkeypatch, tmp_path, "misspelt", misspelt)
