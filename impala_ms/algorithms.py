@@ -22,6 +22,7 @@ from impala_ms.settings import PART
 from impala_ms.values import Setting, Values
 
 DEFAULT = "impala"
+NEEDED = (*SECTIONS, "algorithm_config", "wiring")
 
 
 class Algorithm:
@@ -44,6 +45,8 @@ class Algorithm:
         """
         self.name, self.module = name, module_of(name)
         defined = vars(self.module)
+        if missing := [key for key in NEEDED if key not in defined]:
+            raise ConfigError(f"config.py of {name} lacks {', '.join(missing)}")
         self.parts: Mapping[str, Mapping[str, Any]] = defined["algorithm_config"]
         self.sections = {part: section_of(values, defined) for part, values in self.parts.items()}
         self.keys = dict(_keys(defined, self.parts))
@@ -90,12 +93,14 @@ class Algorithm:
         """The class of a part, as config.py names it."""
         return self.parts.get(part, {}).get("type")
 
-    def is_default(self, part: str, type_: Any) -> bool:
-        """Whether a part has the class that config.py names, and that is a class of ours."""
-        default, given = self.default_type(part), reference(type_)
-        return (
-            given.startswith("impala_ms.") and default is not None and reference(default) == given
-        )
+    def saved_type(self, part: str, type_: Any) -> str | None:
+        """How a run saves the class of a part: as None where config.py names it and it is ours.
+
+        Our own classes may move; a run that is read later takes those that config.py names then.
+        """
+        saved, default = reference(type_), self.default_type(part)
+        ours = saved.startswith("impala_ms.") and default is not None
+        return None if ours and reference(default) == saved else saved
 
 
 def names() -> list[str]:
@@ -139,7 +144,7 @@ def _keys(
 ) -> Iterator[tuple[str, Setting]]:
     """Path and setting of everything that can be set."""
     for name in SECTIONS:
-        section = defined.get(name)
+        section = defined[name]
         if not isinstance(section, Section):
             raise ConfigError(f"config.py: {name} must be made by settings.section(...)")
         for key, setting in section.settings.items():
@@ -151,7 +156,7 @@ def _keys(
 
 
 def _options(keys: Mapping[str, Setting]) -> dict[str, str]:
-    """Keys of one section only have an option; eval_env has the keys of collect_env."""
+    """The keys that only one section has; eval_env has the same keys as collect_env."""
     split = [path.split(".") for path in keys if not path.startswith("eval_env.")]
     sections = [(head, key) for head, key in split if f"{head}_params" in SECTIONS]
     names = [key for _, key in sections]

@@ -1,7 +1,7 @@
-"""A run's configuration: read, override, check, describe, save.
+"""A run's configuration: read, override, check, describe.
 
-In: an algorithm's ``config.py`` and the command line. Out: a checked `Config`, and the run folder
-with the ``config.json`` from which every rank reads the same values back.
+Input: an algorithm's ``config.py`` and the command line, or the ``config.json`` of a run. Output: a
+checked ``Config``, from which `impala_ms.run_dir` makes the ``config.json`` that every rank reads.
 
 A value is addressed by its path: ``learner.lr`` is ``lr`` of ``learner_params`` (a section),
 ``actor.number`` is ``number`` of ``actor`` in ``algorithm_config`` (a part). Later wins:
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from impala_ms.algorithms import DEFAULT, Algorithm
-from impala_ms.classes import reference
 from impala_ms.cluster.topology import Place, roles
 from impala_ms.command_line import last, read_options
 from impala_ms.draft import Draft, differing
@@ -52,7 +51,7 @@ class Config:
     resume: str | None = None
     fork_of: str | None = None  # the run whose checkpoints are copied, to go on with the copy
     epoch: int = 0  # how often the run was resumed; the seeds depend on it
-    chosen: dict[str, str] = field(default_factory=dict)  # path of a key that was None: why so
+    chosen: dict[str, str] = field(default_factory=dict)  # why a value that was None is as it is
     following: tuple[str, ...] = ()  # keys of eval_env that were None: they follow collect_env
     folders: tuple[str, ...] = ()  # where the commands were given: modules are looked for there
 
@@ -71,19 +70,14 @@ class Config:
         return dict(flatten(self.__dict__, self.algorithm_config))
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as plain JSON, for `from_json`; classes become references.
-
-        A class of ours that config.py names becomes null, so that it can move.
-        """
+        """The configuration as plain JSON, for `from_json`; classes become references."""
         algorithm = Algorithm(self.algorithm)
         data = {name: getattr(self, name) for name in self.__dataclass_fields__}
         data["algorithm_config"] = {
             # The values stand once, in their section; the part only names it.
             name: {
                 **part,
-                "type": None
-                if algorithm.is_default(name, part["type"])
-                else reference(part["type"]),
+                "type": algorithm.saved_type(name, part["type"]),
                 "params": section_of(part, data),
             }
             for name, part in self.algorithm_config.items()
@@ -103,7 +97,7 @@ class Config:
 
     @classmethod
     def read(cls, file: Path, *others: Path) -> Config:
-        """The configuration that a run wrote: of the first of these files that is there.
+        """The configuration that a run wrote, from the first of these files that exists.
 
         Raises:
             ConfigError: If it cannot be read, or is not what a run writes.
@@ -142,7 +136,7 @@ class Config:
         return "\n".join([*lines, *self._sizes()])
 
     def summary(self) -> str:
-        """What matters at the start: who plays what, the batch, and what is not as in config.py."""
+        """What matters at the start: the ranks, the batch, and what differs from config.py."""
         collect = self.collect_env_params
         before, known = self._known_before()
         games = count(collect["num_envs"], "environment")
@@ -180,7 +174,7 @@ class Config:
         return bool(values[path] != self._defaults().values.get(path))
 
     def _known_before(self) -> tuple[dict[str, Any], str]:
-        """What the values are compared with at the start, by path, and where that stands."""
+        """The values to compare with at the start, by path, and a name for them."""
         if self.resume is None:
             return self._defaults().values, "config.py"
         run = Config.read(Path(self.fork_of or self.resume, "config.json"))
@@ -193,7 +187,7 @@ class Config:
         return Algorithm(self.algorithm).sizes(Values(self.values()))
 
     def _defaults(self) -> Draft:
-        """What config.py gives for as many actors."""
+        """What config.py gives for this environment and these ranks."""
         draft = Draft(self.algorithm)
         draft.choose(self.collect_env_params["id"])
         draft.fill_eval_env()
@@ -225,8 +219,8 @@ def load(algorithm: str | None, argv: Sequence[str], ranks: int | None) -> Confi
     """Read, override and check the configuration of a run.
 
     Args:
-        algorithm: Where neither ``--algorithm`` nor a run that is resumed says another; None for
-            the default.
+        algorithm: The one that is taken if neither ``--algorithm`` nor a run that is resumed says
+            another; None: the default.
         argv: The options, as in `help_text`; ``--help`` prints that and exits.
         ranks: How many processes will run; None if it is not known.
 
@@ -260,7 +254,7 @@ def load(algorithm: str | None, argv: Sequence[str], ranks: int | None) -> Confi
 
 
 def _override(draft: Draft, options: Mapping[str, Sequence[str]]) -> None:
-    """Take what the options say, the more special after the more general."""
+    """Take files, then --set, then the options of single settings: the last wins."""
     for file in options.get("config", ()):
         draft.read_file(Path(file))
     if "env" in options:

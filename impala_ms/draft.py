@@ -79,15 +79,7 @@ class Draft:
         for name, entries in self._entries("the file", given, origin):
             if name == "algorithm_config":
                 for part, values in self._entries(name, entries, origin):
-                    for key, value in self._entries(f"{name}.{part}", values, origin):
-                        section = self.algorithm.sections.get(part)
-                        if key != "params":
-                            self.put(f"{part}.{key}", value, origin)
-                        elif section is None and value is not None:
-                            where = f"algorithm_config.{part}.params ({origin})"
-                            self.problems.append(f"{where}: must be one of {', '.join(SECTIONS)}")
-                        elif section is not None and value != section:  # config.json names it
-                            self.put_all({section: value}, origin)
+                    self._put_part(part, values, origin)
             elif name == "automatic":
                 for kind, values in self._entries(name, entries, origin):
                     self.automatic[kind] = self.automatic.get(kind, {}) | values
@@ -97,6 +89,18 @@ class Draft:
             else:
                 near = nearest(name, [*SECTIONS, "algorithm_config"])
                 self.problems.append(f"unknown section {name} ({origin}): {near}")
+
+    def _put_part(self, part: str, values: Any, origin: str) -> None:
+        """Take a part of ``algorithm_config``; its params are those of its section."""
+        section = self.algorithm.sections.get(part)
+        for key, value in self._entries(f"algorithm_config.{part}", values, origin):
+            if key != "params":
+                self.put(f"{part}.{key}", value, origin)
+            elif section is not None:
+                self.put_all({section: value}, origin)
+            elif value is not None:
+                where = f"algorithm_config.{part}.params ({origin})"
+                self.problems.append(f"{where}: must be one of {', '.join(SECTIONS)}")
 
     def put_run(self, values: Mapping[str, Any], chosen: Mapping[str, str], file: Path) -> None:
         """Take the values that a run wrote into a file, perhaps by another version."""
@@ -167,13 +171,13 @@ class Draft:
                 self.values[path] = copy.deepcopy(follows)
 
     def derive(self) -> None:
-        """Give what is None and follows from other values, the number of actors for one."""
+        """Give a value to what is None and follows from other values and the ranks."""
         for path, value in self.algorithm.derive(self.values).items():
             if self.values.get(path) is None:
                 self.values[path] = value
 
     def choose(self, id: Any) -> None:
-        """Give what is still None, and depends on the environment of this id, its value."""
+        """Give a value to what is still None and depends on the kind of environment."""
         if not isinstance(id, str):
             return
         for wrong in self.automatic.keys() - {ids.ATARI, ids.OTHER}:
@@ -190,7 +194,7 @@ class Draft:
                 elif id != self.default_id:
                     self.chosen[path] = f"no setting of its own is known for {id}"
         needed = {path for values in self.automatic.values() for path in values}
-        for path in sorted(needed - {"network.torso"}):  # that is chosen later, by observations
+        for path in sorted(needed - {"network.torso"}):  # the observations decide it later
             if self.values.get(path, "") is None:
                 self.problems.append(f"{path} is None, and automatic has no value for it ({kind})")
 
@@ -205,7 +209,7 @@ class Draft:
         self._check_source(ranks)
         self._check_kept()
         if self.problems:
-            raise ConfigError(*dict.fromkeys(self.problems))  # params repeat their section
+            raise ConfigError(*dict.fromkeys(self.problems))  # a part repeats those of its section
         return self._fields(ranks)
 
     def _convert(self) -> None:
@@ -256,13 +260,13 @@ class Draft:
             )
 
     def _place(self, ranks: int | None) -> None:
-        """Give every rank its place, and compare what the settings say of that."""
+        """Find out what each rank is, from the wiring and N."""
         number = self.values.get("actor.number")
         if ranks is None:
             self.values.places = self.algorithm.places_for(number or 1)
             return
         if ranks < 1:
-            self.problems.append(f"start_standalone.sh was given {ranks} ranks: it takes 1 or more")
+            self.problems.append(f"N = {ranks}: must be 1 or more")
             return
         try:
             self.values.places = self.algorithm.places(ranks)
@@ -272,14 +276,14 @@ class Draft:
         self._check_places(ranks, number)
 
     def _check_places(self, ranks: int, number: int | None) -> None:
+        """Refuse settings that do not fit what the ranks are."""
         get, given, problems = self.values.get, self.values.given, self.problems
         there = roles(self.values.places)
         actors = acting(self.values.places)
         if number not in (None, actors):
-            place = " in one process" if ranks == 1 else ""
             problems.append(
-                f"start_standalone.sh was given {count(ranks, 'rank')} = {ranks_in_words(there)}"
-                f"{place}, but the config says {given('actor.number')}"
+                f"{given('actor.number')}: {count(ranks, 'rank')} = {ranks_in_words(there)}; give "
+                "another N, or None"
             )
         if ranks == 1 and get("learner.device") not in ("auto", "CPU", None):
             problems.append(
@@ -292,10 +296,8 @@ class Draft:
 
     def _check_source(self, ranks: int | None) -> None:
         """Whether there are the weights to begin with; not for a run that has begun."""
-        source, origin = (
-            self.values.get("trainer.init_from"),
-            self.values.origins.get("trainer.init_from"),
-        )
+        source = self.values.get("trainer.init_from")
+        origin = self.values.origins.get("trainer.init_from")
         if not source or origin in self.run_files or ranks is None:
             return
         given = self.values.given("trainer.init_from")

@@ -26,13 +26,8 @@ from impala_ms.cpus import usable_cores
 from impala_ms.errors import ConfigError
 
 _NEXT = ".next.json"  # ends the name of what is to become config.json
-
-
 _RUN_FILES = re.compile(r"(config|meta|status)(\.\w+)?\.json|worker_\d+\.txt|events\.out\..*")
-
-
 _locks: dict[Path, TextIO] = {}  # held until this process ends
-
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +35,8 @@ log = logging.getLogger(__name__)
 def prepare_run_dir(config: Config, *, started: datetime) -> Path:
     """Make the run folder, and write ``config.json`` and ``meta.json`` into it.
 
-    No other run can use the folder while this process lives. Those of a resumed run are written
-    beside until ``adopt``.
+    No other run can use the folder while this process lives. The files of a run that is resumed
+    stay until ``adopt``: the new ones are written beside them.
 
     Args:
         config: The configuration of the run.
@@ -62,21 +57,7 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
             folder = _make_new(folder)
         elif config.resume is None or config.fork_of is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            if holds_a_run(folder):
-                raise ConfigError(
-                    f"run_dir {folder} holds a run: go on with it by --resume, if it has a "
-                    "checkpoint, or give another"
-                )
-            names = sorted(path.name for path in folder.iterdir())
-            ours = _is_of_a_run(folder / "config.json")
-            taken = [] if ours else [name for name in names if _RUN_FILES.fullmatch(name)]
-            if taken:
-                raise ConfigError(
-                    f"run_dir {folder} holds {', '.join(taken)}, which no run made there but one "
-                    "would write to: give another folder with --run_dir"
-                )
-            if names and not ours:
-                log.warning("run_dir %s is not empty: %s", folder, ", ".join(names))
+            _check_unused(folder)
         _lock(folder, started)
         abandon(folder)  # of a start that was killed
         for name, content in (("config", config.to_json()), ("meta", _meta(started))):
@@ -92,6 +73,25 @@ def prepare_run_dir(config: Config, *, started: datetime) -> Path:
             "--run_dir"
         ) from error
     return folder
+
+
+def _check_unused(folder: Path) -> None:
+    """Refuse a folder that holds a run, or files of the user's with the names of a run's."""
+    if holds_a_run(folder):
+        raise ConfigError(
+            f"run_dir {folder} holds a run: go on with it by --resume, if it has a "
+            "checkpoint, or give another"
+        )
+    names = sorted(path.name for path in folder.iterdir())
+    if _is_of_a_run(folder / "config.json"):
+        return
+    if taken := [name for name in names if _RUN_FILES.fullmatch(name)]:
+        raise ConfigError(
+            f"run_dir {folder} holds {', '.join(taken)}: a run would write files of these names, "
+            "and these are not of a run. Give another folder with --run_dir"
+        )
+    if names:
+        log.warning("run_dir %s is not empty: %s", folder, ", ".join(names))
 
 
 def _copy_run(source: Path, folder: Path) -> None:
@@ -161,13 +161,13 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def status_file(folder: Path) -> Path:
-    """Where the status of this start belongs: beside that of the run before, until ``adopt``."""
+    """Where this start writes its status: beside the status of the run before, until ``adopt``."""
     beside = (folder / f"config{_NEXT}").exists()
     return folder / (f"status{_NEXT}" if beside else "status.json")
 
 
 def abandon(folder: Path) -> None:
-    """Remove what a start that came to nothing has written beside the files of a run."""
+    """Remove what a start that failed has written beside the files of a run."""
     for new in folder.glob(f"*{_NEXT}"):
         new.unlink()
 
@@ -179,9 +179,9 @@ def record(folder: Path, config: Config) -> None:
 
 
 def adopt(folder: Path) -> None:
-    """Give the files that were written beside their names; those before are kept under numbers.
+    """Let the files that were written beside replace those of the run, which are numbered.
 
-    Without any, nothing is done. The status of the run before is removed: it goes on.
+    The status of the run before is removed, since the run goes on. Without files nothing is done.
     """
     if (folder / f"config{_NEXT}").exists():
         (folder / "status.json").unlink(missing_ok=True)

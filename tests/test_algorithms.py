@@ -7,6 +7,7 @@ import pytest
 from impala_ms import algorithms, config
 from impala_ms.config import Config
 from impala_ms.errors import ConfigError
+from impala_ms.settings import NETWORK, section
 from tests.configs import a_run, another_algorithm, defaults, load, problem, write
 
 OWN = """VTRACE = {
@@ -144,6 +145,12 @@ def test_a_section_that_is_a_plain_dict_is_refused(monkeypatch, tmp_path):
         trained("plain")
 
 
+def test_a_config_without_a_wiring_is_refused(monkeypatch, tmp_path):
+    another_algorithm(monkeypatch, tmp_path, "loose", ("wiring =", "wires ="))
+    with pytest.raises(ConfigError, match=r"config.py of loose lacks wiring"):
+        trained("loose")
+
+
 def test_a_default_that_no_group_has_is_refused(monkeypatch, tmp_path):
     misspelt = "section(settings.POLICY)", "section(settings.POLICY, eval_greddy=True)"
     another_algorithm(monkeypatch, tmp_path, "misspelt", misspelt)
@@ -156,6 +163,21 @@ def test_a_default_of_the_algorithm_wins_over_the_common_one(monkeypatch, tmp_pa
     another_algorithm(monkeypatch, tmp_path, "changed", changed)
     assert config.load("changed", [], 3).policy_params == {"eval_greedy": False}
     assert load().policy_params == {"eval_greedy": True}
+
+
+def test_a_default_that_follows_from_the_ranks_is_not_a_change(monkeypatch, tmp_path):
+    unset = "    settings.EVALUATION,\n)", "    settings.EVALUATION,\n    batch_size=None,\n)"
+    another_algorithm(monkeypatch, tmp_path, "unset", unset)
+    loaded = load("--algorithm", "unset", "--num_envs", "8", ranks=4)
+    assert loaded.trainer_params["batch_size"] == 24
+    assert not loaded.is_changed("trainer.batch_size")
+    assert loaded.is_changed("collect_env.num_envs")
+
+
+def test_sections_of_one_group_do_not_share_their_values():
+    first, second = section(NETWORK), section(NETWORK)
+    first["hidden_sizes"].append(7)
+    assert second["hidden_sizes"] == [64, 64]
 
 
 def test_classes_of_ours_are_saved_without_their_path(tmp_path):

@@ -56,6 +56,7 @@ def test_short_help_is_a_screen_of_usual_settings_and_ready_files(capsys):
 
 def test_help_all_lists_every_key_with_unit_and_default(capsys):
     text = printed(capsys, "--help", "all")
+    assert printed(capsys, "--help=all") == text
     lines = text.splitlines()
     for path, key in documented_keys():
         section, name = path.split(".")

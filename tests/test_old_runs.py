@@ -198,7 +198,7 @@ def test_weights_are_not_taken_from_a_network_that_was_used_in_another_way():
 def test_a_run_of_format_1_keeps_the_old_meanings(tmp_path, caplog):
     folder = a_run(tmp_path / "run")
     data = json.loads((folder / "config.json").read_text())
-    for key in ("format", "chosen", "folders", "fork_of"):
+    for key in ("format", "ranks", "chosen", "folders", "fork_of"):
         del data[key]
     for section in ("collect_env_params", "eval_env_params"):
         del data[section]["scale_actions"]
@@ -211,6 +211,7 @@ def test_a_run_of_format_1_keeps_the_old_meanings(tmp_path, caplog):
         assert loaded.collect_env_params["scale_actions"] is False
         assert loaded.eval_env_params["scale_actions"] is False
         assert loaded.network_params["torso"] == "mlp"
+    assert len(Config.read(folder / "config.json").places) == 3  # of 2 actors
     assert "has the key trainer.old_key = 3, which is not known any more" in caplog.text
     assert "networks" not in caplog.text
     assert load().collect_env_params["scale_actions"] is True

@@ -130,7 +130,7 @@ def test_a_run_that_still_goes_on_keeps_others_out_of_its_folder(tmp_path, optio
 @pytest.mark.parametrize("name", ["status.json", "worker_0.txt", "config.json", "meta.json"])
 def test_files_of_the_user_with_the_names_of_a_run_are_left_alone(tmp_path, name):
     write(tmp_path / "run" / name, "mine")
-    with pytest.raises(ConfigError, match=f"holds {name}, which no run made there"):
+    with pytest.raises(ConfigError, match=f"holds {name}: a run would write files of these names"):
         run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
     assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
     assert (tmp_path / "run" / name).read_text() == "mine"
