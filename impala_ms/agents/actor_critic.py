@@ -1,8 +1,8 @@
 """The losses of actor-critic agents: targets, policy gradient, baseline, entropy.
 
-Input: network outputs and recorded data as ``[T, B]``, tensors or what NumPy could make arrays of.
+Input: network outputs and recorded data as ``[T, B]``, tensors, arrays or lists.
 Output: scalars that ``agents/learner`` differentiates. Losses are sums over valid rows; the
-learner divides where the mean is wanted. Any method of a learner can be replaced by a subclass.
+learner divides them if it needs means. Any method of a learner can be replaced by a subclass.
 """
 
 import math
@@ -83,7 +83,7 @@ class ActorCriticLearner(GradientLearner):
 
         Args:
             log_rhos: ``[T, B]`` float32, log(target / behaviour) probability of the action taken.
-            reset: ``[T, B]`` bool, rows whose action the environment ignored; weight 0.
+            reset: ``[T, B]`` bool, rows whose action the environment ignored; their weight is 0.
             discounts: ``[T, B]`` float32; 0 where the episode terminated.
             rewards: ``[T, B]`` float32, clipped and scaled.
             values: ``[T, B]`` float32.
@@ -207,11 +207,11 @@ def corrected_targets(
     """Value targets and policy-gradient advantages under one of the paper's corrections.
 
     Args:
-        correction: ``vtrace``; ``one_step_is``: uncorrected targets, the advantage weighted by
-            ``min(pg_rho_bar, rho)``; ``epsilon`` and ``none``: uncorrected targets and
-            advantages (``epsilon`` differs in ``policy_gradient_loss`` only).
+        correction: ``vtrace`` corrects targets and advantages. ``one_step_is`` leaves the targets
+            and multiplies advantages by ``min(pg_rho_bar, rho)``. ``epsilon`` and ``none`` leave
+            both; ``epsilon`` changes only ``policy_gradient_loss``.
         log_rhos: ``[T, B]`` float32, log(target / behaviour) probability of the action taken.
-        reset: ``[T, B]`` bool, rows whose action the environment ignored; weight 0.
+        reset: ``[T, B]`` bool, rows whose action the environment ignored; their weight is 0.
         discounts: ``[T, B]`` float32; 0 where the episode terminated.
         rewards: ``[T, B]`` float32.
         values: ``[T, B]`` float32.
@@ -228,9 +228,9 @@ def corrected_targets(
         Espeholt et al. 2018, arXiv:1802.01561, section 5.2.2.
     """
     log_rhos, reset = as_tensor(log_rhos), as_tensor(reset, ms.bool_)
-    nothing = ops.full_like(log_rhos, float("-inf"))
+    weight_0 = ops.full_like(log_rhos, float("-inf"))
     if correction == "vtrace":
-        log_rhos = ops.where(reset, nothing, log_rhos)
+        log_rhos = ops.where(reset, weight_0, log_rhos)
         return vtrace(
             log_rhos,
             discounts,
@@ -242,7 +242,7 @@ def corrected_targets(
             pg_rho_bar=pg_rho_bar,
             lambda_=lambda_,
         )
-    on_policy = ops.where(reset, nothing, ops.zeros_like(log_rhos))
+    on_policy = ops.where(reset, weight_0, ops.zeros_like(log_rhos))
     vs, advantages = vtrace(on_policy, discounts, rewards, values, bootstrap_value, lambda_=lambda_)
     if correction == "one_step_is":
         weights = clip_ratios(ops.stop_gradient(log_rhos), pg_rho_bar)
@@ -256,8 +256,8 @@ def policy_gradient_loss(log_probs, advantages, epsilon=None):
     Args:
         log_probs: ``[T, B]`` float32, of the current policy.
         advantages: ``[T, B]`` float32 without gradient.
-        epsilon: None, or the number added to pi(a) inside the logarithm (correction
-            ``epsilon``).
+        epsilon: A number that is added to pi(a) inside the logarithm, for the correction
+            ``epsilon``; None adds nothing.
 
     Returns:
         Scalar float32.
@@ -267,7 +267,7 @@ def policy_gradient_loss(log_probs, advantages, epsilon=None):
     """
     log_probs, advantages = as_tensor(log_probs), as_tensor(advantages)
     if epsilon is not None:
-        # log(pi + epsilon), without MindSpore's log for the reason in ops/distributions.py
+        # log(pi + epsilon) without MindSpore's log: Categorical.log_prob says why
         log_epsilon = math.log(epsilon)
         pair = ops.stack((log_probs, ops.full_like(log_probs, log_epsilon)), -1)
         log_probs = log_epsilon - ops.log_softmax(pair, -1)[..., 1]
@@ -275,7 +275,7 @@ def policy_gradient_loss(log_probs, advantages, epsilon=None):
 
 
 def baseline_loss(values, vs, valid):
-    """``0.5 * sum((vs - V)^2)`` over valid rows, so that d(loss)/dV is ``V - vs``.
+    """``0.5 * sum((vs - V)^2)`` over valid rows; its derivative by V is ``V - vs``.
 
     Args:
         values: ``[T, B]`` float32.
@@ -303,18 +303,18 @@ def entropy_loss(entropies, valid):
 
 
 def clip_rewards(rewards, how):
-    """Rewards as the learner sees them; reported returns stay raw.
+    """Rewards as the learner uses them; reported returns are not clipped.
 
     Args:
         rewards: ``[T, B]`` float32.
-        how: ``none``; ``abs_one``: to [-1, 1]; ``soft_asymmetric``: ``5 tanh(r / 5)``, times
-            0.3 where r is negative.
+        how: ``none`` changes nothing. ``abs_one`` clips to [-1, 1]. ``soft_asymmetric`` is
+            ``5 tanh(r / 5)``, times 0.3 where r is negative.
 
     Returns:
         ``[T, B]`` float32.
 
     Source:
-        Espeholt et al. 2018, appendix D: abs_one for Atari, soft asymmetric for DMLab-30.
+        Espeholt et al. 2018, appendix D: abs_one for Atari, soft_asymmetric for DMLab-30.
     """
     rewards = as_tensor(rewards)
     if how == "abs_one":

@@ -1,1 +1,1 @@
-"""Network parts: torsos, heads, an optimiser, and the flat form in which weights travel."""
+"""Parts of networks: torsos, an LSTM, an optimiser, and weights as one flat array."""

@@ -1,27 +1,27 @@
-"""Observations of mean 0 and variance 1, by running statistics of what was learned from.
+"""Observations scaled to mean 0 and variance 1, by running statistics of the learned rows.
 
-Input: the numbers of an observation, and how many of the rows count. Output: scaled numbers; new
-statistics. The statistics are parameters that are not trained: they travel with the weights and
-lie in every checkpoint.
+Input: the numbers of observations, and which rows count. Output: scaled numbers, to the torso, and
+new statistics. The statistics are parameters that are not trained: they travel with the weights and
+are saved in every checkpoint.
 """
 
 import mindspore as ms
 from mindspore import nn, ops
 
 EPSILON = 1e-8  # added to the variance
-LARGEST = 10.0  # standard deviations that a scaled number may be away from 0
+LARGEST = 10.0  # scaled numbers are clamped to -10 ... 10 standard deviations
 
 
 class Normalizer(nn.Cell):
-    """``(x - mean) / sqrt(variance + EPSILON)``, held within -10 ... 10, for each of K numbers.
+    """``(x - mean) / sqrt(variance + EPSILON)``, clamped to -10 ... 10, for each of K numbers.
 
     Attributes:
-        count: ``[]`` float32, rows that the statistics are of. With 0 rows x stays as it is.
+        count: ``[]`` float32, number of rows counted so far. With 0 rows x stays as it is.
         mean: ``[K]`` float32.
         variance: ``[K]`` float32, of the population (divided by the count).
 
     Args:
-        size: K.
+        size: Number of numbers of an observation, K.
     """
 
     def __init__(self, size):
@@ -36,16 +36,16 @@ class Normalizer(nn.Cell):
         return ops.clamp(scaled, -LARGEST, LARGEST)
 
     def sums(self, x, weight):
-        """What rows add to the statistics; sums about the same centre may be added up.
+        """What rows add to the statistics. Sums about the same centre can be added up.
 
         Args:
             x: ``[N, K]`` float32.
-            weight: ``[N]`` float32, 1 for a row that counts and 0 for another.
+            weight: ``[N]`` float32, 1 for a row that counts, 0 for a row that does not.
 
         Returns:
             ``(rows [], centre [K], sum of x - centre [K], sum of (x - centre)^2 [K])``, float32.
-            The centre is the mean so far, or without one that of these rows: the squares of
-            numbers that are all large would cancel in float32.
+            The centre is the mean so far, or the mean of these rows if there is none yet. Without a
+            centre the squares of large numbers would cancel in float32.
         """
         weights, rows = ops.expand_dims(weight, -1), weight.sum()
         own = (weights * x).sum(0) / ops.maximum(rows, ms.Tensor(1.0, ms.float32))
@@ -55,19 +55,19 @@ class Normalizer(nn.Cell):
         return rows, centre, (weights * distance).sum(0), squares
 
     def update(self, rows, centre, distances, squares):
-        """Make the statistics those of all rows so far; without a new row they keep their bits.
+        """Add rows to the statistics; without a new row they keep their bits.
 
-        A number whose sums are not finite, as the square of 1e20 is not, keeps its statistics.
+        A number whose sums are not finite (1e20 squared) keeps its statistics.
 
         Args:
-            rows: ``[]``, of ``sums``.
-            centre: ``[K]``, of ``sums``.
-            distances: ``[K]``, of ``sums``.
-            squares: ``[K]``, of ``sums``.
+            rows: ``[]``, the first result of ``sums``.
+            centre: ``[K]``, the second.
+            distances: ``[K]``, the third.
+            squares: ``[K]``, the fourth.
 
         Source:
             Chan, Golub, LeVeque 1983, Algorithms for computing the sample variance, eq. 2.1,
-            with the second sample's sums taken about the mean of the first.
+            where the sums of the second sample are about the mean of the first.
         """
         total = self.count + rows
         divisor = ops.maximum(total, ms.Tensor(1.0, ms.float32))
@@ -84,7 +84,7 @@ class ObservationNormalizer(nn.Cell):
     """One ``Normalizer`` for the numbers of all parts of an observation.
 
     Args:
-        sizes: Numbers of each part; 0 for one that stays as it is (an image, a choice).
+        sizes: Number of numbers of each part; 0 for a part that is not scaled (an image, a choice).
     """
 
     def __init__(self, sizes):
@@ -93,7 +93,7 @@ class ObservationNormalizer(nn.Cell):
         self.all = Normalizer(sum(sizes))
 
     def construct(self, observation):
-        """``[N, ...]``, or a tuple of these for a structured observation; the same scaled."""
+        """Scale ``[N, ...]``, or a tuple of such parts for a structured observation."""
         if not isinstance(observation, tuple):
             return self.all(self.numbers(observation)).reshape(observation.shape)
         numbers = self.all(self.numbers(observation))
@@ -107,7 +107,7 @@ class ObservationNormalizer(nn.Cell):
         return parts
 
     def update(self, observation, weight):
-        """Count the rows of an observation whose weight ``[N]`` is 1: see ``Normalizer``."""
+        """Add the rows whose weight ``[N]`` is 1 to the statistics, as of ``Normalizer``."""
         self.all.update(*self.all.sums(self.numbers(observation), weight))
 
     def numbers(self, observation):

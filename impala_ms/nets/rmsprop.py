@@ -6,16 +6,16 @@ from mindspore import nn, ops
 class RMSProp(nn.Optimizer):
     """``w -= v`` with ``v = momentum * v + lr * g / sqrt(mean_square + epsilon)``.
 
-    ``mean_square`` is the running mean of ``g^2`` and begins at 1. ``nn.RMSProp`` says the same of
-    itself, but its CPU kernel computes ``sqrt(mean_square) + epsilon`` for all weights except the
-    last few of each parameter: with an epsilon that counts, as the paper's 0.1 does, that is
-    another optimiser.
+    ``mean_square`` is the running mean of ``g^2`` and begins at 1. ``nn.RMSProp`` documents this
+    formula, but its CPU kernel computes ``sqrt(mean_square) + epsilon`` for all weights except the
+    last few of each parameter. With an epsilon as large as the paper's 0.1 that is a different
+    optimiser.
 
     Args:
         parameters: Trainable parameters.
-        learning_rate: Initial value of the parameter ``learning_rate``.
-        decay: Of the running mean, in [0, 1).
-        momentum: In [0, 1).
+        learning_rate: First value of the parameter ``learning_rate``.
+        decay: Decay of the running mean, in [0, 1).
+        momentum: Momentum of the steps, in [0, 1).
         epsilon: Added to the mean square.
         start: Of the mean square.
     """
@@ -28,7 +28,7 @@ class RMSProp(nn.Optimizer):
         self.velocity = self.parameters.clone(prefix="velocity", init="zeros")
 
     def construct(self, gradients):
-        """One step; gradients in the order of ``parameters``."""
+        """Take one step; ``gradients`` are in the order of ``parameters``."""
         for i in range(len(self.parameters)):
             mean_square = self.decay * self.mean_square[i] + (1.0 - self.decay) * ops.square(
                 gradients[i]

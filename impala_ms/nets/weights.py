@@ -1,6 +1,6 @@
-"""Weights as one flat float32 array: the form in which they travel and are saved as a snapshot.
+"""Weights as one flat float32 array, the form in which they are sent and saved as a snapshot.
 
-Input: the parameters of a network. Output: one array, and back.
+Input: the parameters of a network. Output: one array; and the other way round.
 """
 
 import mindspore as ms
@@ -15,7 +15,7 @@ class FlatWeights:
     """
 
     def __init__(self, parameters):
-        """Give every parameter its place."""
+        """Assign each parameter its part of the array."""
         self.parameters = list(parameters)
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         ends = np.cumsum([parameter.size for parameter in self.parameters])
@@ -23,20 +23,20 @@ class FlatWeights:
         self._slices = [
             slice(end - p.size, end) for end, p in zip(ends, self.parameters, strict=True)
         ]
-        self._can_write = False  # not known yet: a learner, on any device, only reads
+        self._can_write = False  # checked at the first write: a learner, on any device, only reads
 
     def read(self):
-        """The current values, ``[size]`` float32; a copy that later updates leave alone."""
+        """The current values, ``[size]`` float32: a copy, which later updates do not change."""
         flat = np.empty(self.size, np.float32)
         for parameter, where in zip(self.parameters, self._slices, strict=True):
             flat[where] = parameter.asnumpy().ravel()
         return flat
 
     def write(self, flat):
-        """Put ``[size]`` float32 values into the parameters, seen by compiled code at once.
+        """Copy ``[size]`` float32 values into the parameters; compiled code uses them at once.
 
-        On the CPU ``asnumpy`` is a view of the parameter's own memory: a plain copy, which code
-        under ``ms.jit`` would see too (it does not see ``set_data``; Cells in graph mode do).
+        On the CPU ``asnumpy`` is a view of the parameter's own memory. Writing into it also reaches
+        code under ``ms.jit``, which ``set_data`` does not.
 
         Raises:
             ValueError: If ``flat`` has another size.
@@ -50,7 +50,7 @@ class FlatWeights:
             parameter.asnumpy()[...] = values
 
     def split(self, flat):
-        """Pairs ``(parameter, its values in flat)``.
+        """The pairs ``(parameter, its values in flat)``.
 
         Raises:
             ValueError: If ``flat`` has another size.
@@ -62,10 +62,10 @@ class FlatWeights:
 
 
 def check_views(parameter):
-    """Raise RuntimeError unless what is written into ``asnumpy`` is in the parameter itself."""
+    """Raise RuntimeError unless ``asnumpy`` is a view of the parameter's own memory."""
     device = ms.get_context("device_target")
     if device != "CPU" or not np.shares_memory(parameter.asnumpy(), parameter.asnumpy()):
         raise RuntimeError(
-            f"weights from the learner can be used on the CPU only, and this process computes on "
-            f"{device}: use learner.device = CPU, or N of 2 or more, whose actors are on the CPU"
+            f"weights from the learner can be used on the CPU only, but this process computes on "
+            f"{device}: set learner.device = CPU, or start 2 or more ranks (actors use the CPU)"
         )

@@ -1,8 +1,8 @@
 """Policy distributions: one implementation for actor, learner and evaluator.
 
-Input: the parameters that a network's policy head puts out. Output: actions, log probabilities
-and entropies. Random numbers come from outside, drawn by ``noise`` from a NumPy generator, so
-that compiled functions stay pure and a seed gives the same actions everywhere.
+Input: the outputs of a network's policy head (logits, or means and deviations). Output: actions,
+log probabilities and entropies. ``noise`` draws the random numbers from a NumPy generator, outside
+compiled code: so a seed gives the same actions everywhere.
 """
 
 import math
@@ -13,15 +13,15 @@ from mindspore import ops
 
 from impala_ms.ops.vtrace import as_tensor
 
-FORBIDDEN = float(np.finfo(np.float32).min)  # a logit
-LOG_STD_RANGE = -5.0, 2.0  # of a Gaussian policy
+FORBIDDEN = float(np.finfo(np.float32).min)  # the logit of a forbidden action
+LOG_STD_RANGE = -5.0, 2.0  # bounds of a Gaussian policy's log standard deviation
 
 
 def make_distribution(action_space):
     """The distribution over the actions of a space.
 
     Args:
-        action_space: Description of the space, as in ``VectorEnvironment.spaces()``.
+        action_space: Description of the space, as of ``VectorEnvironment.spaces()``.
 
     Returns:
         ``Categorical``, ``MultiCategorical`` or ``DiagonalGaussian``.
@@ -35,14 +35,17 @@ def make_distribution(action_space):
         return MultiCategorical([2] * int(np.prod(action_space["n"])))
     if kind == "Box":
         return DiagonalGaussian(tuple(action_space["shape"]))
-    raise ValueError(f"no distribution over a {kind} action space")
+    raise ValueError(
+        f"no distribution over a {kind} action space: allowed are Discrete, MultiDiscrete, "
+        "MultiBinary and Box"
+    )
 
 
 class Categorical:
-    """A distribution over ``num_actions`` discrete actions, parametrised by logits.
+    """A distribution over ``num_actions`` discrete actions, given by logits.
 
-    A forbidden action has the finite float32 minimum as its logit: ``-inf`` would make entropy
-    and gradients NaN.
+    The logit of a forbidden action is the smallest finite float32: ``-inf`` would make entropy and
+    gradients NaN.
     """
 
     action_dtype = np.dtype(np.int32)
@@ -55,11 +58,11 @@ class Categorical:
         self.encoded_size = num_actions
 
     def encode(self, action):
-        """Actions as inputs of a network: ``[N]`` int32 to ``[N, A]`` float32, one-hot."""
+        """Make of actions ``[N]`` int32 inputs of a network: ``[N, A]`` float32, one-hot."""
         return one_hot(action, self.num_actions)
 
     def mask(self, logits, allowed):
-        """Logits ``[..., A]`` with the actions forbidden where ``allowed`` (bool) is False."""
+        """Forbid actions: logits ``[..., A]``, changed where ``allowed`` (bool) is False."""
         return mask_logits(logits, allowed)
 
     def noise(self, rng, shape):
@@ -70,10 +73,10 @@ class Categorical:
             shape: Leading shape, such as ``(T, E)``.
 
         Returns:
-            ``[*shape, A]`` float32, standard Gumbel distributed.
+            ``[*shape, A]`` float32, distributed as a standard Gumbel.
         """
         exponential = rng.standard_exponential((*shape, self.num_actions), dtype=np.float32)
-        # The smallest float32 keeps log(0), which has probability 2^-24 a draw, out.
+        # A draw is 0 with probability 2^-24; the bound keeps log finite.
         return -np.log(np.maximum(exponential, np.float32(1e-38)))
 
     def sample(self, logits, noise):
@@ -98,8 +101,8 @@ class Categorical:
         Returns:
             ``[...]`` float32.
         """
-        # Not logsumexp: the bits of MindSpore's log depend on how the runtime shares the work among
-        # threads, which it tries out while it runs; a run could not be repeated bit for bit.
+        # Not logsumexp: the bits of MindSpore's log depend on how the runtime shares work among
+        # threads, which changes during a run, so that runs would not repeat bit for bit.
         log_probs, action = ops.log_softmax(as_tensor(logits), -1), as_tensor(action, ms.int32)
         return ops.squeeze(ops.gather_elements(log_probs, -1, ops.expand_dims(action, -1)), -1)
 
@@ -112,8 +115,8 @@ class Categorical:
         Returns:
             ``[...]`` float32.
         """
-        # e^-100 is next to nothing in float32. Without a bound the gradient of a forbidden action,
-        # its log probability times a cost, overflows for a cost above 1.
+        # e^-100 is almost 0 in float32. Without this bound the gradient for a forbidden action (its
+        # log probability times a cost) overflows if the cost is above 1.
         log_probs = ops.log_softmax(as_tensor(logits), -1)
         log_probs = ops.maximum(log_probs, ms.Tensor(-100.0, ms.float32))
         return -(ops.exp(log_probs) * log_probs).sum(-1)
@@ -141,18 +144,18 @@ class MultiCategorical:
         ]
 
     def encode(self, action):
-        """``[N, parts]`` int32 to ``[N, sum of sizes]`` float32: the one-hot vectors of all."""
+        """``[N, parts]`` int32 to ``[N, sum of sizes]`` float32: one-hot vectors side by side."""
         columns = ()
         for i in range(len(self.parts)):
             columns += (one_hot(action[..., i], self.parts[i].num_actions),)
         return ops.concat(columns, -1)
 
     def mask(self, logits, allowed):
-        """As ``Categorical.mask``, for the logits of all parts side by side."""
+        """Like ``Categorical.mask``, for the logits of all parts side by side."""
         return mask_logits(logits, allowed)
 
     def noise(self, rng, shape):
-        """As ``Categorical.noise``: ``[*shape, sum of sizes]``."""
+        """Like ``Categorical.noise``: ``[*shape, sum of sizes]``."""
         return np.concatenate([part.noise(rng, shape) for part in self.parts], -1)
 
     def sample(self, logits, noise):
@@ -164,7 +167,7 @@ class MultiCategorical:
         return ops.stack(columns, -1)
 
     def log_prob(self, logits, action):
-        """Sum over the parts, ``[...]`` float32, of actions ``[..., parts]`` int32."""
+        """Log probability of actions ``[..., parts]`` int32, summed over the parts: ``[...]``."""
         total = 0.0
         for i in range(len(self.parts)):
             begin, end = self._slices[i]
@@ -172,7 +175,7 @@ class MultiCategorical:
         return total
 
     def entropy(self, logits):
-        """Sum over the parts, ``[...]`` float32, in nats."""
+        """Entropy in nats, summed over the parts: ``[...]`` float32."""
         total = 0.0
         for i in range(len(self.parts)):
             begin, end = self._slices[i]
@@ -183,7 +186,7 @@ class MultiCategorical:
 class DiagonalGaussian:
     """A normal distribution of each number of a continuous action.
 
-    The parameters are all means, then the logarithms of all standard deviations (held within
+    The parameters are all means, then the logarithms of all standard deviations (clamped to
     ``LOG_STD_RANGE``). Actions are stored as sampled; the environment clips them to its bounds.
 
     Args:
@@ -205,13 +208,13 @@ class DiagonalGaussian:
         return parameters[..., : self.size], log_std
 
     def _split_for_return(self, parameters):
-        """The same; a gradient passes where the deviation is held, so that it can come back."""
+        """``_split`` with a gradient also where the deviation is clamped, so that it can return."""
         mean, log_std = self._split(parameters)
         raw = as_tensor(parameters)[..., self.size :]
         return mean, raw + ops.stop_gradient(log_std - raw)
 
     def encode(self, action):
-        """``[N, *action_shape]`` to ``[N, size]``, held within -10 … 10."""
+        """``[N, *action_shape]`` to ``[N, size]``, clamped to -10 ... 10."""
         return ops.clamp(as_tensor(action).reshape((action.shape[0], self.size)), -10.0, 10.0)
 
     def noise(self, rng, shape):
@@ -225,10 +228,10 @@ class DiagonalGaussian:
         return action.reshape((action.shape[0], *self.action_shape))
 
     def log_prob(self, parameters, action):
-        """Logarithm of the density, summed over an action: ``[...]`` float32.
+        """Logarithm of the density, summed over the numbers of an action: ``[...]`` float32.
 
-        Its gradient moves a deviation that has left ``LOG_STD_RANGE``; that of ``entropy``, which
-        would drive it further out, does not.
+        Its gradient can move a deviation outside ``LOG_STD_RANGE`` back. The gradient of
+        ``entropy`` is 0 there, because it would move the deviation further out.
         """
         mean, log_std = self._split_for_return(parameters)
         distance = (as_tensor(action).reshape(mean.shape) - mean) * ops.exp(-log_std)
@@ -236,7 +239,7 @@ class DiagonalGaussian:
         return each.sum(-1)
 
     def entropy(self, parameters):
-        """Differential entropy, summed over an action: ``[...]`` float32, in nats."""
+        """Differential entropy in nats, summed over the numbers of an action: ``[...]`` float32."""
         _, log_std = self._split(parameters)
         return (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
 
@@ -247,6 +250,6 @@ def one_hot(index, size):
 
 
 def mask_logits(logits, allowed):
-    """Forbidden actions get probability 0; entropy and gradients stay finite."""
+    """Logits with which forbidden actions have probability 0; gradients stay finite."""
     logits = as_tensor(logits)
     return ops.where(as_tensor(allowed, ms.bool_), logits, ops.full_like(logits, FORBIDDEN))

@@ -9,14 +9,14 @@ import math
 import mindspore as ms
 from mindspore import ops
 
-# exp(20) is 4.9e8: a product of two unclipped ratios and a value still fits into float32.
+# exp(20) is 4.9e8: the product of two unclipped ratios and a value fits into float32.
 MAX_LOG_RHO = 20.0
-# Of products of ratios above 1, and of sums of them: the product of two fits into float32.
+# Bound of products of ratios above 1 and of their sums: the product of two fits into float32.
 MAX_PRODUCT = 1e18
 
 
 def as_tensor(x, dtype=ms.float32):
-    """A tensor as it is; what NumPy could make an array of as a tensor of ``dtype``."""
+    """A tensor as it is; an array, a list or a number as a tensor of ``dtype``."""
     return x if isinstance(x, ms.Tensor) else ms.Tensor(x, dtype)
 
 
@@ -25,33 +25,36 @@ def clip_ratios(log_rhos, threshold):
 
     Args:
         log_rhos: ``[T, B]`` float32; ``-inf`` gives a ratio of exactly 0.
-        threshold: Largest ratio, or None for no clipping other than log ratios <= 20.
+        threshold: Largest ratio; None only clips log ratios to 20.
 
     Returns:
         ``[T, B]`` float32.
     """
     log_rhos = as_tensor(log_rhos)
-    # A power of e, because MindSpore's exp on the CPU is off by up to 5e-6 of its value, its pow
-    # by 2e-7: of the 1e-5 of max|vs| that V-trace may be off, exp alone would use up half.
-    held = ops.minimum(log_rhos, ms.Tensor(MAX_LOG_RHO, ms.float32))
-    ratios = ops.pow(ms.Tensor(math.e, ms.float32), held)
+    # A power of e: MindSpore's exp on the CPU has a relative error of 5e-6, its pow of 2e-7. The
+    # error of V-trace may be 1e-5 of max|vs|, and exp alone would use half of it.
+    log_rhos = ops.minimum(log_rhos, ms.Tensor(MAX_LOG_RHO, ms.float32))
+    ratios = ops.pow(ms.Tensor(math.e, ms.float32), log_rhos)
     return ratios if threshold is None else ops.minimum(ratios, ms.Tensor(threshold, ms.float32))
 
 
 def reverse_linear_scan(decays, deltas, limit=None):
     """Solve ``x[t] = deltas[t] + decays[t] * x[t + 1]`` with ``x[T] = 0`` for every t.
 
-    Doubles the reach of each sum per step (Hillis and Steele 1986), so that the number of
-    operators, and with it the time to compile, grows with log T and not with T.
+    Each pass doubles the number of steps that a sum reaches. So the number of operators, and the
+    time to compile, grow with log T and not with T.
 
     Args:
         decays: ``[T, B]`` float32.
         deltas: ``[T, B]`` float32.
-        limit: Largest magnitude of sums and of products of decays, which would else overflow
-            and turn into NaN where an episode's decay is 0; None where every decay is <= 1.
+        limit: Largest magnitude of sums and of products of decays. Without it they could overflow
+            and become NaN where an episode ends (decay 0). None if every decay is <= 1.
 
     Returns:
         ``x``, ``[T, B]`` float32.
+
+    Source:
+        Hillis and Steele 1986, Data parallel algorithms, doi:10.1145/7902.7903.
     """
     decays, deltas = as_tensor(decays), as_tensor(deltas)
     length = deltas.shape[0]
@@ -83,18 +86,20 @@ def vtrace(
 ):
     """V-trace value targets and policy-gradient advantages for a batch of unrolls.
 
-    All arrays are tensors, or what NumPy could make arrays of.
+    All arrays may be tensors, NumPy arrays or lists.
 
     Args:
         log_rhos: ``[T, B]`` float32, log(target / behaviour) probability of the action taken at
-            step t; ``-inf`` marks a reset row (weight 0).
+            step t; ``-inf`` marks a reset row, whose weight is 0.
         discounts: ``[T, B]`` float32 in [0, 1]; 0 where the episode terminated.
         rewards: ``[T, B]`` float32, the reward that followed the action of step t.
         values: ``[T, B]`` float32, V(x_t) of the current baseline.
         bootstrap_value: ``[B]`` float32, V(x_T).
-        rho_bar: Threshold of the temporal difference's ratio (the fixed point); None: not clipped.
-        c_bar: Threshold of the trace's ratio (the speed of contraction); None: not clipped.
-        pg_rho_bar: Threshold of the advantage's ratio; None: not clipped.
+        rho_bar: Threshold of the ratio of a temporal difference; it sets the fixed point. None does
+            not clip.
+        c_bar: Threshold of the ratio of a trace; it sets the speed of convergence. None does not
+            clip.
+        pg_rho_bar: Threshold of the ratio of an advantage. None does not clip.
         lambda_: Factor in [0, 1] on the traces, as in TD(lambda).
 
     Returns:

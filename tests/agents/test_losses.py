@@ -1,4 +1,4 @@
-"""The losses and the corrections, by hand; what rows after a reset may change."""
+"""Losses and corrections against numbers by hand; rows after a reset change nothing before it."""
 
 from functools import partial
 
@@ -41,12 +41,12 @@ class TestTargets:
             ("one_step_is", {"pg_rho_bar": None}, [3, 4], [6, 1.5]),
             ("epsilon", {}, [3, 4], [3, 3]),
             ("none", {}, [3, 4], [3, 3]),
-            # thresholds belong to a correction: without one they change nothing
+            # thresholds belong to corrections; with correction none they change nothing
             ("none", {"rho_bar": 0.1, "c_bar": 0.1, "pg_rho_bar": 0.1}, [3, 4], [3, 3]),
             ("none", {"lambda_": 0.0}, [1.5, 4], [3, 3]),
         ],
     )
-    def test_by_hand(self, how, correction, changes, vs, advantages):
+    def test_targets_by_hand(self, how, correction, changes, vs, advantages):
         run = how(partial(losses.corrected_targets, correction, **(BARS | changes)))
         got_vs, got_advantages = run(*self.INPUTS)
         np.testing.assert_allclose(got_vs, column(*vs), rtol=1e-6)
@@ -54,7 +54,7 @@ class TestTargets:
 
     @HOW
     @pytest.mark.parametrize("correction", losses.CORRECTIONS)
-    def test_rows_from_a_reset_on_change_nothing_before_it(self, how, correction):
+    def test_rows_after_a_reset_change_nothing_before_it(self, how, correction):
         rng = np.random.default_rng(1)
         steps, envs, resets = 6, 3, [2, 4, 5]
         log_rhos, rewards, values = rng.normal(size=(3, steps, envs)).astype(np.float32)
@@ -72,7 +72,7 @@ class TestTargets:
             np.testing.assert_array_equal(vs[reset], values[reset])
             return vs[~later], advantages[~later]
 
-        # The value of the reset row itself is that of the final observation: it does count.
+        # The reset row's own value does count: it is that of the final observation.
         changed_values = np.where(later & ~reset, np.float32(77.0), values)
         changed = (
             np.where(later, np.float32(3.0), log_rhos),
@@ -88,7 +88,7 @@ class TestTargets:
         assert (got != expected[0]).any()
 
     @pytest.mark.parametrize("correction", losses.CORRECTIONS)
-    def test_a_truncated_episode_bootstraps_from_its_final_observation(self, correction):
+    def test_truncated_episode_bootstraps_from_its_final_observation(self, correction):
         # row 0 ends the episode, x_1 is its final observation of value 10, row 1 only resets
         run = compiled(partial(losses.corrected_targets, correction, **BARS))
         reset = np.array([[False], [True], [False]])
@@ -105,13 +105,13 @@ class TestTargets:
             np.testing.assert_allclose(advantages, column(target - 2, 0, -1), rtol=1e-6)
 
     @pytest.mark.parametrize("correction", losses.CORRECTIONS)
-    def test_are_constants(self, correction):
+    def test_no_gradient_flows_through_targets(self, correction):
         def weighted(log_rhos, rewards, values, bootstrap):
             log, reset, discounts, *_ = map(to_tensor, self.INPUTS)
             vs, advantages = losses.corrected_targets(
                 correction, log + log_rhos, reset, discounts, rewards, values, bootstrap, **BARS
             )
-            # the inputs are added so that a gradient is there to be seen
+            # the inputs are added so that there is a gradient of 7 to compare with
             return (3 * vs + 5 * advantages + 7 * (log_rhos + rewards + values)).sum()
 
         inputs = [column(0.1, 0.2), column(1, 2), column(0, 1), np.float32([4])]
@@ -129,12 +129,12 @@ class TestLosses:
     VALID = column(1, 1, 0)
 
     @HOW
-    def test_policy_gradient(self, how):
+    def test_policy_gradient_loss_by_hand(self, how):
         loss = how(losses.policy_gradient_loss)(self.LOG_PROBS, self.ADVANTAGES)
         np.testing.assert_allclose(loss, -2 * np.log(0.5) + 3 * np.log(0.25), rtol=1e-5)
 
     @HOW
-    def test_policy_gradient_with_epsilon(self, how):
+    def test_policy_gradient_loss_with_epsilon_by_hand(self, how):
         run = how(partial(losses.policy_gradient_loss, epsilon=0.25))
         loss = run(self.LOG_PROBS, self.ADVANTAGES)
         np.testing.assert_allclose(loss, -2 * np.log(0.75) + 3 * np.log(0.5), rtol=1e-5)
@@ -146,12 +146,12 @@ class TestLosses:
         np.testing.assert_allclose(loss, -np.log(1e-6), rtol=1e-5)
 
     @HOW
-    def test_baseline_leaves_reset_rows_out(self, how):
+    def test_baseline_loss_leaves_reset_rows_out(self, how):
         loss = how(losses.baseline_loss)(column(1, 2, 50), column(2, -1, 0), self.VALID)
         assert loss == 0.5 * (1 + 9)
 
     @HOW
-    def test_entropy_leaves_reset_rows_out(self, how):
+    def test_entropy_loss_leaves_reset_rows_out(self, how):
         assert how(losses.entropy_loss)(column(0.5, 0.25, 9), self.VALID) == -0.75
 
 
@@ -168,11 +168,11 @@ class TestClipRewards:
             ),
         ],
     )
-    def test_by_hand(self, how, clip, expected):
+    def test_clipped_rewards_by_hand(self, how, clip, expected):
         rewards = column(0, 0, 7, -7, 0.5, -0.25)
         got = how(partial(losses.clip_rewards, how=clip))(rewards)
         np.testing.assert_allclose(got, column(*expected), rtol=1e-5)
 
-    def test_all_have_been_tried(self):
+    def test_every_clip_and_correction_is_tested_above(self):
         assert losses.REWARD_CLIPS == ("none", "abs_one", "soft_asymmetric")
         assert losses.CORRECTIONS == ("vtrace", "one_step_is", "epsilon", "none")

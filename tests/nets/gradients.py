@@ -9,7 +9,7 @@ from tests.nets.reference import slope
 
 
 def randomise(net, rng, scale=0.3):
-    """Weights and biases that are not special; float64 copies of them."""
+    """Give all parameters random values; return float64 copies."""
     arrays = []
     for parameter in net.get_parameters():
         fan = max(1, parameter.size // len(parameter))
@@ -21,7 +21,7 @@ def randomise(net, rng, scale=0.3):
 
 
 def value_and_gradients(net, loss, inputs, positions=None):
-    """Of ``loss(net, *inputs)`` by the net's parameters and the inputs at ``positions``.
+    """Value and gradients of ``loss(net, *inputs)``, by parameters and by inputs at ``positions``.
 
     Returns:
         ``(value, gradients of inputs or (), gradients of parameters)``, float64 arrays.

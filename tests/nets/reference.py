@@ -1,4 +1,4 @@
-"""Networks in float64 NumPy, written apart from the ones they are compared with."""
+"""Networks in float64 NumPy, written independently of the ones that are tested."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ def conv(x, weight, bias, stride=1, padding=0):
 
 
 def max_pool(x):
-    """3x3, every second place, padded as TensorFlow's SAME: more behind than before."""
+    """3x3 at every second place, padded like TensorFlow's SAME: an odd one goes to the end."""
     height, width = x.shape[2:]
     pads = [max(0, 2 * ((size - 1) // 2) + 3 - size) for size in (height, width)]
     edges = [(pad // 2, pad - pad // 2) for pad in pads]

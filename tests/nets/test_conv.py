@@ -18,8 +18,8 @@ from tests.nets import reference
 from tests.nets.gradients import check_slopes, randomise, value_and_gradients
 
 TORSOS = {
-    # smallest images, and ones that are no square and leave a rest at the edge; the second section
-    # of the ResNet has an even number of pixels, for which there is another pooling
+    # images that are not square and leave a rest at the edge; the second section of the ResNet has
+    # an even number of pixels, which is padded differently
     "shallow": (Shallow, (2, 27, 23), lambda x, w: reference.plain(x, w, (4, 2))),
     "nature": (Nature, (3, 43, 37), lambda x, w: reference.plain(x, w, (4, 2, 1))),
     "resnet": (ResNet, (2, 15, 12), reference.resnet),
@@ -43,7 +43,7 @@ def torso(request, operators):
     return net, weights, pixels, wanted, rng
 
 
-def test_features(torso):
+def test_features_agree_with_numpy(torso):
     net, weights, pixels, wanted, _ = torso
     features = wanted(pixels / 255.0, weights)
     assert features.shape == (5, net.outputs)
@@ -58,14 +58,14 @@ def test_features(torso):
         np.testing.assert_allclose(features_of(net, pixels), features, atol=tolerance)
 
 
-def test_a_row_does_not_depend_on_the_batch_it_is_in(torso):
+def test_features_of_a_row_do_not_depend_on_its_batch(torso):
     net, _, pixels, _, _ = torso
     together = features_of(net, pixels)
     alone = np.concatenate([features_of(net, pixels[i : i + 1]) for i in range(5)])
     np.testing.assert_allclose(together, alone, atol=1e-5 * np.abs(alone).max())
 
 
-def test_gradients_of_a_learner_step(torso):
+def test_gradients_of_weights_agree_with_numpy(torso):
     net, weights, pixels, wanted, rng = torso
     net.set_train()
     sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
@@ -79,14 +79,14 @@ def test_gradients_of_a_learner_step(torso):
     check_slopes(loss, weights, gradients, rng)
 
 
-def test_gradients_of_float_images(torso):
+def test_gradients_of_float_images_agree_with_numpy(torso):
     net, weights, pixels, wanted, rng = torso
     net.set_train()
     sums = rng.normal(size=(5, net.outputs)).astype(np.float32)
     images = (pixels / 255.0).astype(np.float32)
     inputs = net.prepare(images), sums
     _, (by_inputs,), _ = value_and_gradients(net, weighted_sum, inputs, 0)
-    # what was made of the pixels' numbers says from which pixel each input is
+    # prepare on the index of each pixel says from which pixel each input comes
     numbers = np.arange(images.size, dtype=np.float64).reshape(images.shape)
     by_images = np.zeros(images.shape)
     by_images.reshape(-1)[net.prepare(numbers).astype(int).reshape(-1)] = by_inputs.reshape(-1)
@@ -101,7 +101,7 @@ def test_gradients_of_float_images(torso):
 @pytest.mark.parametrize(
     ("make", "parameters"),
     [
-        # of the convolutions, 4 channels at 84 x 84, and of the fully connected layer behind them
+        # convolutions on 4 channels at 84 x 84, and the fully connected layer
         (Shallow, (4 * 64 + 1) * 16 + (16 * 16 + 1) * 32 + (32 * 9 * 9 + 1) * 256),
         (
             Nature,
@@ -109,7 +109,7 @@ def test_gradients_of_float_images(torso):
         ),
     ],
 )
-def test_count_of_parameters(make, parameters):
+def test_count_of_parameters_is_that_of_the_layers(make, parameters):
     net = make((4, 84, 84))
     assert sum(parameter.size for parameter in net.get_parameters()) == parameters
 
@@ -120,7 +120,7 @@ def test_resnet_has_15_convolutions_and_the_papers_count_of_parameters():
     kernels = [p for p in net.get_parameters() if p.ndim == 4]
     assert [kernel.shape[0] for kernel in kernels] == [16] * 5 + [32] * 10
     assert {kernel.shape[2:] for kernel in kernels} == {(3, 3)}
-    # 15 convolutions, the layer of 256 behind them, and an LSTM of 256
+    # 15 convolutions, the fully connected layer of 256, and an LSTM of 256
     fully_connected = (32 * 9 * 12 + 1) * 256
     assert sum(counts) == 97_600 + fully_connected
     lstm = 4 * 256 * (256 + 256 + 1)
@@ -128,7 +128,7 @@ def test_resnet_has_15_convolutions_and_the_papers_count_of_parameters():
 
 
 LAYOUTS = [
-    # of one frame, of the image with stacked frames, and how the axes of a frame make it
+    # shape of a frame, shape of the image, number of stacked frames, order of the frame's axes
     ((7, 9), (1, 7, 9), 1, (0, 1)),
     ((4, 7, 9), (4, 7, 9), 1, (0, 1, 2)),
     ((7, 9, 3), (3, 7, 9), 1, (2, 0, 1)),
@@ -146,7 +146,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("shape", "wanted", "frames", "order"), LAYOUTS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int32, np.bool_])
-def test_layouts_of_images(shape, wanted, frames, order, dtype):
+def test_each_layout_is_prepared_as_channels_first(shape, wanted, frames, order, dtype):
     net = ResNet(shape if frames == 1 else (frames, *shape), sizes=(4,), outputs=3)
     assert net.image == wanted
     images = np.random.default_rng(0).integers(0, 256, (2, frames, *shape)).astype(dtype)
@@ -158,9 +158,9 @@ def test_layouts_of_images(shape, wanted, frames, order, dtype):
 
 @pytest.mark.parametrize("size", [2, 6, 9, 12, 16, 27])
 @pytest.mark.parametrize("image", [(12, 12), (16, 16), (28, 30)])
-def test_any_number_of_channels_is_seen_on_either_side(size, image):
+def test_any_number_of_channels_is_found_on_either_side(size, image):
     assert image_of((*image, size)) == (True, (size, *image))
-    # 12 x 12 x 12 could be either: it is as gymnasium's images are
+    # 12 x 12 x 12 could be either: it is read like gymnasium's images
     assert image_of((size, *image)) == (image == (size, size), (size, *image))
 
 
@@ -181,7 +181,7 @@ def test_any_number_of_channels_is_seen_on_either_side(size, image):
         ((2, 7, 7, 3), (True, (6, 7, 7))),
     ],
 )
-def test_usual_images_are_read_as_old_checkpoints_have_them(shape, wanted):
+def test_usual_images_keep_the_layout_that_checkpoints_were_trained_with(shape, wanted):
     assert image_of(shape) == wanted
 
 
@@ -206,7 +206,7 @@ def test_channels_overrules_the_guess():
 
 @pytest.mark.parametrize("make", [Shallow, Nature, ResNet])
 @pytest.mark.parametrize("channels", ["lst", 3, [16, 32, 32], None])
-def test_a_wrong_place_of_channels_is_one_line(make, channels):
+def test_unknown_position_of_channels_is_one_line(make, channels):
     with pytest.raises(ValueError, match="allowed are first, last, auto") as error:
         make((40, 40, 3), channels=channels)
     assert "\n" not in str(error.value)
@@ -232,7 +232,7 @@ def test_the_layout_is_logged_once(caplog):
     ]
 
 
-def test_stacked_frames_that_look_like_an_image_are_one_line():
+def test_stacked_frames_read_as_an_image_are_one_line():
     net = ResNet((4, 12, 3))  # 4 frames of 12 x 3, or an image with 3 channels
     with pytest.raises(ValueError, match=r"set network.options.channels=first") as error:
         net.prepare(np.zeros((2, 12, 3), np.uint8))
@@ -242,7 +242,7 @@ def test_stacked_frames_that_look_like_an_image_are_one_line():
 
 
 @pytest.mark.parametrize("make", [Shallow, Nature, ResNet])
-def test_black_and_scale_are_of_uint8(make, operators):
+def test_black_and_scale_apply_to_uint8(make, operators):
     net = make((40, 40), black=87, scale=50.0)
     images = np.random.default_rng(0).integers(0, 256, (2, 40, 40), dtype=np.uint8)
     wanted = features_of(net, (images - 87.0) / 50.0)
@@ -251,13 +251,13 @@ def test_black_and_scale_are_of_uint8(make, operators):
 
 
 @pytest.mark.parametrize("options", [{"scale": 0.0}, {"scale": "50"}, {"black": float("nan")}])
-def test_a_scale_that_is_none(options):
+def test_impossible_scale_is_refused(options):
     with pytest.raises(ValueError, match="allowed are numbers, and a scale above 0"):
         Shallow((40, 40), **options)
 
 
 def stacks(net, images):
-    """What a network takes of images with a time axis, ``[N, k, ...]``, as the actor makes it."""
+    """The input that the actor makes of images with a time axis, ``[N, k, ...]``."""
     frames = [net.prepare(images[:, i]) for i in range(images.shape[1])]
     return frames[0] if len(frames) == 1 else np.stack(frames, 1)
 
@@ -271,7 +271,7 @@ def stacks(net, images):
         (Nature, (20, 20), 36),
     ],
 )
-def test_an_image_that_is_too_small_is_one_clear_line(operators, make, shape, smallest):
+def test_image_that_is_too_small_is_one_line(operators, make, shape, smallest):
     with pytest.raises(ValueError, match=f"at least {smallest} x {smallest}, got ") as error:
         make(shape)
     assert "\n" not in str(error.value)
@@ -293,9 +293,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_convolutions_run_at_a_sane_speed_by_default():
-    """Against a product of matrices with as many operations in the same process.
+    """A convolution takes at most 8 times as long as a matrix product with as many operations.
 
-    Without the setting of ``impala_ms/__init__.py`` oneDNN 3.10 takes some 20 times as long on
+    Without the setting in ``impala_ms/__init__.py`` oneDNN 3.10 takes about 20 times as long on
     AVX-512 processors.
     """
     environment = {k: v for k, v in os.environ.items() if k != "ONEDNN_MAX_CPU_ISA"}

@@ -22,10 +22,10 @@ def numpy_mlp(net, observation, activation):
 @pytest.mark.parametrize(
     ("name", "activation"), [("tanh", np.tanh), ("relu", lambda x: np.maximum(x, 0))]
 )
-def test_features(name, activation):
+def test_features_agree_with_numpy(name, activation):
     net = MLP((2, 3), [8, 5], name)
     rng = np.random.default_rng(0)
-    for parameter in net.get_parameters():  # biases too: they begin at 0
+    for parameter in net.get_parameters():  # biases too, which begin at 0
         parameter.set_data(ms.Tensor(rng.normal(size=parameter.shape).astype(np.float32)))
     observation = rng.normal(size=(4, 2, 3)).astype(np.float32)
     # MindSpore's tanh is off by up to 6e-5

@@ -35,7 +35,7 @@ def statistics(normalizer):
     return [p.asnumpy() for p in (normalizer.count, normalizer.mean, normalizer.variance)]
 
 
-def test_statistics_are_those_of_all_rows_that_count():
+def test_statistics_are_those_of_all_rows_with_weight_1():
     rng, cell, rows = np.random.default_rng(0), Counting(3), []
     for size in (7, 40, 1, 200):
         x = rng.normal([3.0, -50.0, 0.0], [1.0, 20.0, 0.01], (40, 3)).astype(np.float32)
@@ -56,7 +56,7 @@ def sums_of(normalizer, x):
     return [part.asnumpy() for part in parts]
 
 
-def test_sums_of_two_batches_add_up():
+def test_sums_of_several_batches_add_up():
     """30 values of mean 2 and variance 1, 10 of mean 6 and variance 1: mean 3, variance 4."""
     cell = Counting(1)
     ones = np.tile([[-1.0], [1.0]], (15, 1))
@@ -96,7 +96,7 @@ def test_a_huge_number_leaves_the_statistics_finite_and_the_others_right(value, 
 
 def test_values_are_scaled_by_the_statistics_before_they_are_counted():
     cell = Counting(1)
-    np.testing.assert_array_equal(call(cell, [[4.0], [8.0]]), [[4.0], [8.0]])  # nothing is known
+    np.testing.assert_array_equal(call(cell, [[4.0], [8.0]]), [[4.0], [8.0]])  # no statistics yet
     np.testing.assert_allclose(call(cell, [[6.0], [10.0]]), [[0.0], [2.0]], atol=1e-6)
     assert call(cell, [[1e6]])[0, 0] == 10.0
 
@@ -131,7 +131,7 @@ def test_images_and_choices_are_not_normalized():
             make_policy(space)
 
 
-def test_for_an_mlp_every_box_holds_numbers():
+def test_mlp_normalizes_every_box():
     assert make_policy(box(2, 3)).normalizer.sizes == (6,)
     assert make_policy(box(10, 10, 3, dtype="uint8")).normalizer.sizes == (300,)
     assert make_policy(MIXED, torso="mlp").normalizer.sizes == (24 * 24, 0, 2)
@@ -162,7 +162,7 @@ def test_statistics_travel_with_the_weights_and_are_not_trained():
     assert not np.allclose(got, before)
 
 
-def test_parts_of_a_structured_observation_are_scaled_each_by_its_own_statistics():
+def test_each_part_of_a_structured_observation_has_its_own_statistics():
     space = {"type": "Tuple", "spaces": [box(1), {"type": "Discrete", "n": 3}, box(2, 2)]}
     normalizer = make_policy(space).normalizer
     rng = np.random.default_rng(0)

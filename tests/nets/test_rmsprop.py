@@ -9,8 +9,8 @@ from tests import compiled  # noqa: F401  sets graph mode
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_three_steps(momentum):
-    # 35: kernels that work on 8 or 16 at a time leave a rest
+def test_three_steps_agree_with_numpy(momentum):
+    # 35 numbers: kernels that take 8 or 16 at a time have a rest
     shapes = {"matrix": (5, 7), "vector": (3,), "scalar": ()}
     rng = np.random.default_rng(0)
     values = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
@@ -28,7 +28,7 @@ def test_three_steps(momentum):
             np.testing.assert_allclose(parameter.asnumpy(), values[name], atol=1e-6, err_msg=name)
 
 
-def test_its_state_has_names_of_its_own_and_is_part_of_it():
+def test_state_is_saved_under_names_of_its_own():
     parameter = ms.Parameter(ms.Tensor(np.zeros(2, np.float32)), name="w")
     optimizer = RMSProp([parameter], 0.1, decay=0.9, momentum=0.0, epsilon=0.5)
     assert {"w", "mean_square.w", "velocity.w", "learning_rate"} <= set(optimizer.parameters_dict())

@@ -1,4 +1,4 @@
-"""Weights as one array: what is read is a copy, what is written is used by compiled code."""
+"""Weights as one array: reading copies, and compiled code uses what was written."""
 
 import mindspore as ms
 import numpy as np
@@ -63,14 +63,14 @@ def test_read_is_a_copy_and_write_copies(weights):
     np.testing.assert_array_equal(weights.read(), np.zeros(9))
 
 
-def test_split_names_the_places(weights):
+def test_split_gives_each_parameter_its_values(weights):
     parts = weights.split(np.arange(9, dtype=np.float32))
     assert [parameter.name for parameter, _ in parts] == ["matrix", "offset", "factor"]
     assert [values.tolist() for _, values in parts] == [[[0, 1, 2], [3, 4, 5]], [6, 7], 8]
 
 
 @pytest.mark.parametrize("size", [0, 8, 10])
-def test_another_size_is_refused_and_changes_nothing(weights, size):
+def test_array_of_another_size_is_refused_and_changes_nothing(weights, size):
     with pytest.raises(ValueError, match=f"the network has 9 weights, got {size}"):
         weights.write(np.zeros(size, np.float32))
     np.testing.assert_array_equal(weights.read(), [0, 1, 2, 3, 4, 5, 10, 20, 2])

@@ -1,4 +1,4 @@
-"""The categorical distribution against float64, frequencies of samples, forbidden actions."""
+"""Distributions against float64, frequencies of samples, forbidden actions."""
 
 import mindspore as ms
 import numpy as np
@@ -32,7 +32,7 @@ def logits():
 
 
 @HOW
-def test_log_prob(how, logits):
+def test_log_prob_agrees_with_numpy(how, logits):
     action = np.random.default_rng(1).integers(0, 5, (20, 7), np.int32)
     got = how(Categorical(5).log_prob)(logits, action)
     wanted = np.take_along_axis(log_softmax(logits), action[..., None], -1)[..., 0]
@@ -42,7 +42,7 @@ def test_log_prob(how, logits):
 
 
 @HOW
-def test_entropy(how, logits):
+def test_entropy_agrees_with_numpy(how, logits):
     got = how(Categorical(5).entropy)(logits)
     log_probs = log_softmax(logits)
     assert got.shape == (20, 7)
@@ -55,7 +55,7 @@ def test_entropy_of_the_uniform_distribution_is_the_logarithm_of_the_actions():
 
 
 @HOW
-def test_samples_have_the_probabilities(how):
+def test_samples_have_the_probabilities_of_the_logits(how):
     distribution, draws = Categorical(4), 40_000
     probabilities = np.array([0.5, 0.3, 0.19, 0.01])
     logits = np.tile(np.log(probabilities) + 7, (draws, 1)).astype(np.float32)
@@ -79,13 +79,13 @@ class TestNoise:
         assert abs(noise.mean() - np.euler_gamma) < 0.02
         assert abs(noise.var() - np.pi**2 / 6) < 0.05
 
-    def test_a_seed_gives_the_same_numbers_and_goes_on_from_them(self):
+    def test_seed_repeats_the_draws_and_later_draws_differ(self):
         rng, again = np.random.default_rng(4), np.random.default_rng(4)
         first, second = (Categorical(3).noise(rng, (5,)) for _ in range(2))
         np.testing.assert_array_equal(Categorical(3).noise(again, (5,)), first)
         assert (first != second).all()
 
-    def test_a_draw_of_0_stays_finite(self):
+    def test_draw_of_0_gives_finite_noise(self):
         class Zeros:
             def standard_exponential(self, shape, dtype):
                 return np.zeros(shape, dtype)
@@ -93,7 +93,7 @@ class TestNoise:
         assert np.isfinite(Categorical(2).noise(Zeros(), (3,))).all()
 
     @HOW
-    def test_without_noise_the_mode_is_taken(self, how, logits):
+    def test_noise_of_zeros_gives_the_mode(self, how, logits):
         flat = logits.reshape(-1, 5)
         action = how(Categorical(5).sample)(flat, np.zeros_like(flat))
         np.testing.assert_array_equal(action, flat.argmax(-1))
@@ -103,7 +103,7 @@ class TestForbiddenActions:
     LOGITS = np.array([[0.0, FORBIDDEN, 1.0], [FORBIDDEN, FORBIDDEN, 2.0]], np.float32)
 
     @HOW
-    def test_are_never_drawn(self, how):
+    def test_forbidden_actions_are_never_drawn(self, how):
         distribution = Categorical(3)
         noise = distribution.noise(np.random.default_rng(5), (10_000,))
         action = how(distribution.sample)(np.tile(self.LOGITS, (5_000, 1)), noise)
@@ -112,7 +112,7 @@ class TestForbiddenActions:
         assert set(action[1::2]) == {2}
 
     @HOW
-    def test_have_probability_0_and_a_finite_entropy(self, how):
+    def test_forbidden_actions_have_probability_0_and_a_finite_entropy(self, how):
         log_prob = how(Categorical(3).log_prob)(self.LOGITS, np.array([1, 0], np.int32))
         np.testing.assert_array_equal(np.exp(log_prob), 0.0)
         assert np.isfinite(log_prob).all()
@@ -122,7 +122,7 @@ class TestForbiddenActions:
         np.testing.assert_allclose(entropy, [of_two, 0.0], atol=1e-5)
 
     @pytest.mark.parametrize("how", ["compiled", "eager"])
-    def test_gradients_are_those_of_the_allowed_actions(self, how):
+    def test_gradients_are_those_of_the_allowed_actions_alone(self, how):
         distribution = Categorical(3)
         action = ms.Tensor([2, 2], ms.int32)
 
@@ -170,7 +170,7 @@ class TestMultiCategorical:
 
     @HOW
     def test_log_probabilities_and_entropies_are_sums_over_the_parts(self, how):
-        # so the ratio of two policies is the product of the parts' ratios
+        # then the ratio of two policies is the product of the parts' ratios
         distribution, rng = MultiCategorical(self.SIZES), np.random.default_rng(0)
         assert distribution.num_parameters == 9
         assert distribution.action_shape == (3,)
@@ -189,7 +189,7 @@ class TestMultiCategorical:
         np.testing.assert_allclose(how(distribution.entropy)(logits), entropy, rtol=1e-5)
 
     @HOW
-    def test_two_parts_by_hand(self, how):
+    def test_two_parts_agree_with_numbers_by_hand(self, how):
         logits = np.log(np.float32([[0.25, 0.75, 0.5, 0.25, 0.25]]))
         distribution = MultiCategorical([2, 3])
         got = how(distribution.log_prob)(logits, np.int32([[1, 0]]))
@@ -198,7 +198,7 @@ class TestMultiCategorical:
         np.testing.assert_allclose(how(distribution.entropy)(logits), [entropy], rtol=1e-5)
 
     @HOW
-    def test_one_part_is_a_categorical(self, how):
+    def test_one_part_equals_a_categorical(self, how):
         rng = np.random.default_rng(1)
         logits = rng.normal(size=(20, 5)).astype(np.float32)
         one, plain = MultiCategorical([5]), Categorical(5)
@@ -226,7 +226,7 @@ class TestMultiCategorical:
 
 
 class TestMasks:
-    def test_a_forbidden_action_is_never_drawn_and_has_probability_0(self):
+    def test_masked_action_is_never_drawn_and_has_probability_0(self):
         distribution, draws = Categorical(4), 10_000
         mask = np.array([True, False, True, False])
         logits = np.float32([1.0, 9.0, 0.0, 3.0])
@@ -243,9 +243,11 @@ class TestMasks:
         np.testing.assert_allclose(entropy, [-(kept * np.log(kept)).sum()], rtol=1e-5)
 
     @HOW
-    def test_gradients_are_finite_and_none_goes_to_a_forbidden_action(self, how):
+    def test_gradients_are_finite_and_0_for_masked_actions(self, how):
         distribution = MultiCategorical([2, 2])
-        mask = np.array([[True, False, True, True], [False, False, True, True]])  # one allows none
+        mask = np.array(
+            [[True, False, True, True], [False, False, True, True]]
+        )  # the second row allows no action of the first part
         logits = np.float32([[0.1, 0.2, 0.3, 0.4], [1.0, 2.0, 3.0, 4.0]])
         action = np.int32([[0, 1], [0, 0]])
 
@@ -263,7 +265,7 @@ class TestMasks:
 
 class TestDiagonalGaussian:
     @HOW
-    def test_density_entropy_and_samples(self, how):
+    def test_density_entropy_and_samples_agree_with_numpy(self, how):
         rng, distribution = np.random.default_rng(0), DiagonalGaussian((2, 3))
         assert distribution.num_parameters == 12
         mean = rng.normal(size=(9, 6))
@@ -293,7 +295,7 @@ class TestDiagonalGaussian:
         assert abs(noise.mean()) < 0.03
         assert abs(noise.std() - 1) < 0.03
 
-    def test_leading_dimensions_of_an_unroll(self):
+    def test_log_prob_takes_the_dimensions_of_an_unroll(self):
         distribution = DiagonalGaussian((2,))
         parameters = np.zeros((5, 4, 4), np.float32)
         got = compiled(distribution.log_prob)(parameters, np.ones((5, 4, 2), np.float32))
@@ -307,7 +309,7 @@ class TestDiagonalGaussian:
         np.testing.assert_allclose(entropy, [low + constant, high + constant], rtol=1e-5)
 
 
-def test_the_distribution_of_a_space():
+def test_each_space_has_its_distribution():
     discrete = make_distribution({"type": "Discrete", "n": 5, "start": 0})
     assert (type(discrete), discrete.num_parameters) == (Categorical, 5)
     several = make_distribution({"type": "MultiDiscrete", "nvec": [2, 3]})
@@ -323,7 +325,7 @@ def test_the_distribution_of_a_space():
 
 
 @HOW
-def test_actions_as_inputs(how):
+def test_encode_makes_inputs_of_actions(how):
     np.testing.assert_array_equal(
         how(Categorical(3).encode)(np.int32([2, 0])), [[0, 0, 1], [1, 0, 0]]
     )
@@ -334,7 +336,7 @@ def test_actions_as_inputs(how):
     np.testing.assert_array_equal(got, [[0.5, -10.0]])
 
 
-def test_a_deviation_that_is_held_can_come_back_by_the_policy_but_not_leave_by_entropy():
+def test_clamped_deviation_has_a_gradient_by_log_prob_and_none_by_entropy():
     distribution = DiagonalGaussian((1,))
     high = LOG_STD_RANGE[1]
     parameters = ms.Tensor(np.array([[0.0, high + 0.5]], np.float32))
@@ -356,7 +358,7 @@ def test_a_deviation_that_is_held_can_come_back_by_the_policy_but_not_leave_by_e
 @pytest.mark.parametrize(
     "distribution", [Categorical(3), MultiCategorical([2, 3]), DiagonalGaussian((2,))]
 )
-def test_arrays_are_taken_as_tensors_are(distribution):
+def test_arrays_give_the_same_as_tensors(distribution):
     rng = np.random.default_rng(0)
     parameters = rng.normal(size=(4, distribution.num_parameters)).astype(np.float32)
     noise = distribution.noise(rng, (4,))

@@ -1,4 +1,4 @@
-"""V-trace: numbers by hand, an independent double sum, what gradients and infinities do."""
+"""V-trace against numbers by hand and an independent double sum; gradients and infinities."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ def column(values):
 
 
 def run_column(ratios, discounts, rewards, values, bootstrap, how=compiled, **options):
-    """V-trace of one environment, by lists."""
+    """V-trace of one environment, from lists."""
     with np.errstate(divide="ignore"):
         log_rhos = np.log(column(ratios))
     discounts = np.broadcast_to(np.float32(discounts), len(rewards))
@@ -100,12 +100,12 @@ class TestByHand:
         ],
         ids=["base", "pg_rho_bar", "rho_bar", "rho_bar and c_bar", "terminated", "on-policy"],
     )
-    def test_two_steps(self, how, options, ratios, discounts, vs, advantages):
+    def test_two_steps_by_hand(self, how, options, ratios, discounts, vs, advantages):
         got = run_column(ratios, discounts, [1, 2], [0, 1], 4, how, **options)
         np.testing.assert_allclose(got, [vs, advantages], rtol=1e-6)
 
     @pytest.mark.parametrize(("third_value", "bootstrap"), [(50.0, 7.0), (-1e6, 7.0), (50.0, 1e6)])
-    def test_termination_inside_an_unroll(self, third_value, bootstrap):
+    def test_nothing_after_a_termination_counts(self, third_value, bootstrap):
         values = [2.0, 3.0, third_value]
         vs, advantages = run_column([1] * 3, [0.9, 0, 0.9], [1] * 3, values, bootstrap)
         np.testing.assert_allclose(vs[:2], [1.9, 1.0], rtol=1e-6)
@@ -114,13 +114,13 @@ class TestByHand:
             np.testing.assert_allclose(vs[2], 7.3, rtol=1e-6)
             np.testing.assert_allclose(advantages[2], -42.7, rtol=1e-6)
 
-    def test_mixed_ratios(self):
+    def test_mixed_ratios_by_hand(self):
         got = run_column([0.25, 4, 1], 0.9, [1, 2, 3], [0.5, 1.5, 2.5], 3.5)
         wanted = [[2.320375, 7.535, 6.15], [1.820375, 6.035, 3.65]]
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
     @pytest.mark.parametrize(("lambda_", "vs"), [(0.0, [3.0, 4.5]), (1.0, [3.125, 4.5])])
-    def test_lambda(self, lambda_, vs):
+    def test_lambda_by_hand(self, lambda_, vs):
         got, _ = run_column([0.5, 2], 0.5, [1, 2], [3, 4], 5, lambda_=lambda_)
         np.testing.assert_allclose(got, vs, rtol=1e-6)
 
@@ -134,19 +134,19 @@ class TestByHand:
 
 class TestAgainstTheDoubleSum:
     @pytest.mark.parametrize("steps", [1, 5, 20, 100, 1000])
-    def test_mixed_ends_and_ratios(self, steps):
+    def test_mixed_ends_and_ratios_agree_with_the_double_sum(self, steps):
         options = {"rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0, "lambda_": 1.0}
         self.compare(random_unrolls(steps, 16, seed=steps), options)
 
     @pytest.mark.parametrize("steps", [1, 5, 100, 1000])
-    def test_on_policy_without_ends_it_is_the_n_step_return(self, steps):
+    def test_vs_is_the_n_step_return_on_policy_without_ends(self, steps):
         arrays = random_unrolls(steps, 8, seed=steps, on_policy=True, ends=False)
         vs, _ = compiled(vtrace)(*arrays)
         _, discounts, rewards, _, bootstrap = (array.astype(np.float64) for array in arrays)
         wanted, following = np.empty_like(rewards), bootstrap
         for t in reversed(range(steps)):
             wanted[t] = following = rewards[t] + discounts[t] * following
-        # the column's values are part of its scale: they are added and taken off again
+        # the scale includes the values, which V-trace subtracts and adds again
         scale = np.concatenate([wanted, arrays[3]])
         assert_close_per_column(vs, wanted, scale, 1e-5)
 
@@ -161,14 +161,14 @@ class TestAgainstTheDoubleSum:
         ],
         ids=str,
     )
-    def test_thresholds(self, options):
+    def test_thresholds_agree_with_the_double_sum(self, options):
         self.compare(random_unrolls(20, 16, seed=1, spread=0.7), options)
 
     @staticmethod
     def compare(arrays, options):
         vs, advantages = compiled(partial(vtrace, **options))(*arrays)
         wanted_vs, wanted_advantages = double_sum(*arrays, **options)
-        # one row alone is its value plus a correction, and these may cancel
+        # with one row the value and its correction may cancel
         scale = wanted_vs if len(vs) > 1 else np.concatenate([wanted_vs, arrays[3]])
         assert_close_per_column(vs, wanted_vs, scale, 1e-5)
         scale = np.concatenate([wanted_vs, wanted_advantages])
@@ -176,7 +176,7 @@ class TestAgainstTheDoubleSum:
 
 
 class TestInfinities:
-    def test_clip_ratios(self):
+    def test_ratios_are_clipped_and_exactly_0_for_reset_rows(self):
         log_rhos = column([RESET, 0.0, np.log(3.0), 20.0, 300.0])
         clipped = compiled(partial(clip_ratios, threshold=2.5))(log_rhos)
         np.testing.assert_allclose(clipped[:, 0], [0, 1, 2.5, 2.5, 2.5], rtol=1e-6)
@@ -186,14 +186,14 @@ class TestInfinities:
 
     @pytest.mark.parametrize("c_bar", [None, 2.0])
     @pytest.mark.parametrize("how", [compiled, eager])
-    def test_products_of_ratios_that_overflow_stay_in_their_episode(self, how, c_bar):
+    def test_overflowing_products_of_ratios_stay_in_their_episode(self, how, c_bar):
         log_rhos, *others = random_unrolls(200, 8, seed=3)
         huge = np.where(np.isneginf(log_rhos), RESET, np.float32(88.0))
         options = {"rho_bar": None, "c_bar": c_bar, "pg_rho_bar": None}
         vs, advantages = how(partial(vtrace, **options))(huge, *others)
         assert np.isfinite(vs).all()
         assert np.isfinite(advantages).all()
-        # of an episode that ends after one step nothing is multiplied up
+        # an episode that ends after one step has no products
         discounts, rewards, values, _ = others
         alone = (discounts == 0) & ~np.isneginf(log_rhos)
         assert alone.sum() > 20
@@ -214,7 +214,7 @@ class TestInfinities:
         np.testing.assert_array_equal(changed_vs[:200], vs[:200])
         assert (changed_vs[380:] != vs[380:]).all()
 
-    def test_a_reset_row_has_its_value_as_target_and_no_advantage(self):
+    def test_reset_row_has_its_value_as_target_and_advantage_0(self):
         vs, advantages = run_column([1, 0, 1], 0.9, [1, 0, 1], [1, 5, 7], 9)
         assert (vs[1], advantages[1]) == (5.0, 0.0)
 
@@ -242,10 +242,10 @@ def test_no_gradient_flows_through_the_outputs(how):
     for gradient, seen, x in zip(gradients, controls, inputs, strict=True):
         assert gradient.shape == x.shape
         np.testing.assert_array_equal(gradient, 0.0)
-        np.testing.assert_allclose(seen, 2 * x, rtol=1e-6)  # a gradient would have been seen
+        np.testing.assert_allclose(seen, 2 * x, rtol=1e-6)  # so that a gradient would show
 
 
-def test_the_number_of_operators_grows_with_the_logarithm_of_the_steps(monkeypatch):
+def test_number_of_operators_grows_with_the_logarithm_of_the_steps(monkeypatch):
     calls = []
 
     def counted(name):
@@ -271,7 +271,7 @@ def test_the_number_of_operators_grows_with_the_logarithm_of_the_steps(monkeypat
 
 
 @pytest.mark.parametrize("kind", [np.asarray, np.float64, np.ndarray.tolist])
-def test_arrays_and_lists_are_taken_as_tensors_are(kind):
+def test_arrays_and_lists_give_the_same_as_tensors(kind):
     inputs = random_unrolls(5, 3, seed=0)
     wanted = compiled(vtrace)(*inputs)
     for result, expected in zip(vtrace(*map(kind, inputs)), wanted, strict=True):
@@ -279,7 +279,7 @@ def test_arrays_and_lists_are_taken_as_tensors_are(kind):
         np.testing.assert_allclose(result.asnumpy(), expected, rtol=1e-6)
 
 
-def test_the_losses_take_arrays_too():
+def test_losses_of_arrays_equal_those_of_tensors():
     log_rhos, discounts, rewards, values, bootstrap = random_unrolls(5, 3, seed=0)
     reset = np.isneginf(log_rhos)
     bars = {"rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0, "lambda_": 1.0}
@@ -308,17 +308,17 @@ class TestShapes:
         ("position", "shape"),
         [(0, (4, 3)), (0, (5,)), (1, (5, 1)), (2, (5,)), (3, (6, 3)), (4, (1, 3)), (4, (5,))],
     )
-    def test_ranks_and_sizes_must_agree(self, position, shape):
+    def test_shapes_that_differ_are_refused(self, position, shape):
         shapes = list(self.GOOD)
         shapes[position] = shape
         with pytest.raises(ValueError, match=r"vtrace needs .* got \(?"):
             vtrace(*(to_tensor(np.zeros(shape)) for shape in shapes))
 
-    def test_also_when_compiled(self):
+    def test_shapes_that_differ_are_refused_in_compiled_code(self):
         shapes = [*self.GOOD[:-1], (1, 3)]
         with pytest.raises(ValueError, match="vtrace needs values"):
             compiled(vtrace)(*(np.zeros(shape) for shape in shapes))
 
-    def test_all_of_one_rank_but_not_a_matrix(self):
+    def test_arrays_that_are_not_matrices_are_refused(self):
         with pytest.raises(ValueError, match="vtrace needs"):
             vtrace(*(to_tensor(np.zeros(shape)) for shape in [(5, 3, 1)] * 4 + [(3, 1)]))
