@@ -322,9 +322,9 @@ class Draft:
 
     def _suggest(self, path: str) -> str:
         """What may have been meant: the same key elsewhere, or a similar one."""
-        if others := algorithms.others_with(self.algorithm.name, path):
+        head, dot, key = path.partition(".")
+        if dot and (others := algorithms.others_with(self.algorithm.name, path)):
             return self._belongs_to(others)
-        head, _, key = path.partition(".")
         same = [known for known in self.keys if known.endswith(f".{key or head}")]
         there = [known for known in self.keys if known.startswith(f"{head}.")]
         return f"did you mean {same[0]}?" if same else nearest(path, there or self.keys)
