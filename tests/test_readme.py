@@ -223,7 +223,7 @@ def test_options_in_the_text_exist():
 
 
 def test_keys_in_the_text_exist():
-    keys = algorithms.Algorithm("impala").keys
+    keys = set(algorithms.Algorithm("impala").keys)
     heads = {key.partition(".")[0] for key in keys}
     for readme in (ENGLISH, CHINESE):
         mentioned = {
