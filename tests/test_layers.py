@@ -46,14 +46,18 @@ ALLOWED = {
         set(),
         {"cluster", "comm", "config", "cpus", "device", "errors", "imports", "logs", "metrics"},
     ),
-    "launch": ({"yaml"}, {"config", "device", "envs", "metrics"}),
-    "doctor": ({"ale_py", "requirements"}, {"config", "cpus", "envs", "launch"}),
+    "mpirun": (set(), {"config"}),
+    "job": (set(), {"config", "metrics", "mpirun"}),
+    "conclusion": (set(), {"config", "job", "mpirun"}),
+    "launch": (set(), {"conclusion", "config", "envs", "job", "metrics", "mpirun"}),
+    "doctor": ({"ale_py", "requirements"}, {"config", "cpus", "envs", "mpirun"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
     "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
 }
 ALGORITHM = (
     {"mindspore", "numpy"},
-    {*ALLOWED, "algorithm"} - {"process", "launch", "doctor", "__main__"},
+    {*ALLOWED, "algorithm"}
+    - {"process", "mpirun", "job", "conclusion", "launch", "doctor", "__main__"},
 )
 EXCEPTIONS = {"comm/mpi.py": {"mpi4py"}}
 
