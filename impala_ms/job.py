@@ -1,4 +1,4 @@
-"""The processes of one run, from the first to be started to the last to be gone.
+"""The processes of one run, from the start of the first to the end of the last.
 
 Input: the command that starts the ranks, and signals. Output: what the ranks print, shown as it
 comes, and the exit code of the first process.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import selectors
 import shutil
 import signal
@@ -19,25 +18,28 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from impala_ms import config
+from impala_ms import config, proc
 from impala_ms.metrics import progress
 from impala_ms.mpirun import is_mpich, mpi_environment
 
-STOP_S = 10.0  # from the first signal to the end of the last process
-LINGER_S = 10.0  # what the other ranks have once rank 0 has written its status
-ORPHANED_S = 7.0  # what the other ranks have once rank 0 is gone without a status
-START_S = 30.0  # until mpirun has started a rank, however busy the machine is
-TOGETHER_S = 5.0  # from its first rank to its last
-HALTED_S = 10.0  # that a rank may be stopped (SIGSTOP) while the others wait to be connected
-UNCONNECTED_S = 2.0  # what the others have if one is gone before all are connected
-REPEATED_S = 0.5  # the same request to stop may arrive twice: `timeout` signals child and group
-UNREAD_S = 1.0  # that a line has waited for somebody to read it
+# Limits in seconds, after which the processes that are left are killed.
+STOP_S = 10.0  # after the first signal
+LINGER_S = 10.0  # after rank 0 has written its status
+ORPHANED_S = 7.0  # after rank 0 has ended without a status
+UNCONNECTED_S = 2.0  # after a rank has ended before all ranks were connected
 
-# Where the ranks are told their number: by Open MPI, by MPICH.
+# When a rank that is not seen, or does not run, counts as ended. The machine may be busy.
+START_S = 30.0  # mpirun has started no rank
+TOGETHER_S = 5.0  # mpirun has started the first rank, but not all
+HALTED_S = 10.0  # a rank is stopped (SIGSTOP) while the others wait to be connected
+
+REPEATED_S = 0.5  # one request to stop may arrive twice: `timeout` signals child and group
+UNREAD_S = 1.0  # nobody has read a line for so long: a signal does not wait for a reader
+
+# The variable that tells a rank its number: Open MPI's, MPICH's.
 RANK = b"OMPI_COMM_WORLD_RANK", b"PMI_RANK"
-# What MPICH says of ranks that were killed, in ten lines that do not name them rightly.
+# The beginnings of the ten lines that MPICH prints when a rank is killed; they may name another.
 MPICH_REPORT = (
     *("=====", "=   PID ", "=   BAD TERM", "=   EXIT CODE", "=   CLEANING", "=   YOU CAN"),
     *("YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ"),
@@ -47,7 +49,17 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Job:
-    """The processes of one run, from the first to be started to the last to be gone."""
+    """The processes of one run, from the start of the first to the end of the last.
+
+    Attributes:
+        ranks: How many ranks there are.
+        mpich: Whether MPICH's mpirun has started them.
+        connected: Whether all ranks are connected.
+        stopped_by: The first signal that asked for an end; None if there was none.
+        gone: The rank whose end made the others end; None if there is none.
+        halted: Whether that rank has not ended, but was stopped (SIGSTOP).
+        said: The last line in which a rank told of a failure.
+    """
 
     def __init__(
         self,
@@ -62,33 +74,33 @@ class Job:
 
         Args:
             command: What starts all ranks.
-            ranks: How many these are.
+            ranks: How many ranks that are.
             run_dir: The run folder, absolute.
             started: When the user gave the command, in seconds since the epoch.
             display: Where everything that the ranks print is shown.
-            hostfile: The hosts of the ranks; None: this one.
+            hostfile: The hosts of the ranks; None: this host.
         """
-        self.stopped_by: int | None = None  # the first signal that asked for an end
-        self._stopped_at = 0.0
+        self.ranks = ranks
+        self.mpich = ranks > 1 and is_mpich(Path(command[0]))
+        self.connected = False
+        self.stopped_by: int | None = None
+        self.gone: int | None = None
+        self.halted = False
+        self.said = ""
+        self._run_dir = run_dir
+        self._elsewhere = hostfile is not None
         self._started_at = time.monotonic()
+        self._stopped_at = 0.0
         self._deadline = float("inf")
         self._killed = False
-        self.gone: int | None = None  # the rank whose end ended the others
-        self.halted = False  # it has not ended: somebody stopped it
-        self.mpich = ranks > 1 and is_mpich(Path(command[0]))
-        self.said = ""  # the last line in which a rank told of a failure
-        self._showing_since: float | None = None
-        self._ranks = ranks
-        self.hostfile = hostfile
-        self._pids: dict[int, int] = {}  # by rank, of those that were seen
-        self._taken: set[int] = set()  # ranks of processes that do not show which they are
-        self._seen_at = 0.0  # the first of them
-        self._halted_at: dict[int, float] = {}  # by rank
-        self.connected = False
+        self._pids: dict[int, int] = {}  # process id by rank, of the ranks that were seen
+        self._guessed: set[int] = set()  # ranks whose process does not show its rank
+        self._seen_at = 0.0  # when the first rank was seen
+        self._halted_at: dict[int, float] = {}  # when a rank was first seen stopped
         self._display: progress.Display | None = display
-        self._pending = b""
-        self._run_dir = run_dir
-        # The two together are in the environment of every process of the job, and of no other.
+        self._showing_since: float | None = None  # when the writing of a line began
+        self._pending = b""  # the beginning of a line whose end has not arrived
+        # Every process of the job has both in its environment, and no other process has.
         marks = {"IMPALA_MS_RUN_DIR": str(run_dir), "IMPALA_MS_STARTED": started}
         self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
         self._scratch = tempfile.mkdtemp(prefix="impala_ms_")
@@ -103,21 +115,20 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=mpi_environment(self._scratch, hostfile) | marks,
-            # Ctrl-C in a terminal goes to every process of the session: mpirun would take it for
-            # an order to kill the ranks.
+            # Ctrl-C in a terminal goes to its whole session, and mpirun would kill the ranks.
             start_new_session=True,
-            # mpirun passes it on and kills the ranks that do not care.
+            # mpirun passes SIGTERM on, and kills the ranks that ignore it.
             preexec_fn=_death_signal(signal.SIGTERM if ranks > 1 else signal.SIGKILL),
         )
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, self._interrupt)  # supervise() is woken by its number
+                signal.signal(number, self._interrupt)  # supervise() reads its number
 
     def supervise(self) -> int:
         """Wait until nothing of the job is left.
 
         Returns:
-            The exit code of its first process, negative for a signal; 0 if it had to be ended.
+            The exit code of its first process, negative for a signal; 0 if it had to be killed.
         """
         output = self._process.stdout
         if output is None:
@@ -141,7 +152,7 @@ class Job:
         return 0 if self._killed else self._process.returncode
 
     def show(self, text: str) -> None:
-        """Show lines or, where one is marked as such, progress."""
+        """Show lines; a line that is marked as progress is shown as such."""
         if self.mpich and text.startswith(MPICH_REPORT):
             return
         self.connected |= text == progress.CONNECTED
@@ -153,9 +164,8 @@ class Job:
             self._display.write(text)
             self._showing_since = None
         except OSError:
-            # The terminal or the pipe's reader is gone, or does not read. As with a hang-up,
-            # nobody is there to see the run go on; Python must not trip over its own output at
-            # exit either.
+            # The terminal or the reader of the pipe is gone, or does not read: that counts as a
+            # hang-up. Python must not fail over its own output at exit either.
             self._display = self._showing_since = None
             progress.ignore_output()
             self._stop(signal.SIGHUP)
@@ -163,7 +173,7 @@ class Job:
     def _interrupt(self, number: int, _: object) -> None:
         since = self._showing_since
         if since is not None and time.monotonic() - since > UNREAD_S and number != signal.SIGCHLD:
-            raise InterruptedError  # else the signal would wait for a reader, too
+            raise InterruptedError  # ends the writing of the line
 
     def _take_signals(self) -> bool:
         for number in self._signals.recv(4096):
@@ -172,7 +182,7 @@ class Job:
         return True
 
     def _take_output(self) -> bool:
-        """Show the lines that have arrived; whether more can be had."""
+        """Show the lines that have arrived; returns whether more may come."""
         output = self._process.stdout
         chunk = output.read(65536) if output is not None else None
         if chunk is None:
@@ -186,12 +196,12 @@ class Job:
         return bool(chunk)
 
     def _stop(self, number: int) -> None:
-        """First ask for an end with a checkpoint, then do without."""
+        """At the first signal ask for an end with a checkpoint, at the second end at once."""
         now = time.monotonic()
         if self.stopped_by is None:
             self.stopped_by, self._stopped_at = number, now
             self._deadline = min(self._deadline, now + STOP_S)
-            # mpirun hands this one on to all ranks; SIGINT and SIGTERM make it kill them.
+            # mpirun passes SIGUSR1 on to all ranks; at SIGINT and SIGTERM it kills them.
             self._process.send_signal(signal.SIGUSR1)
             self.show("stopping: saving what was learned (again to end at once)")
         elif now - self._stopped_at > REPEATED_S:
@@ -204,30 +214,29 @@ class Job:
             self._kill()
         elif config.status_file(self._run_dir).exists():
             self._deadline = min(self._deadline, now + LINGER_S)
-        elif self._ranks > 1 and self.gone is None:
+        elif self.ranks > 1 and self.gone is None:
             self.gone = self._first_gone(now)
             if self.gone is not None:
                 left_s = ORPHANED_S if self.connected else UNCONNECTED_S
                 self._deadline = min(self._deadline, now + left_s)
 
     def _first_gone(self, now: float) -> int | None:
-        """The lowest rank without which the others wait for ever, if it is gone.
+        """The lowest rank that has ended though the others wait for it; None if there is none.
 
-        That is rank 0; and before all are connected, which each waits for, any rank.
+        All wait for rank 0; and until all are connected, for every rank.
         """
-        watched = range(1 if self.connected else self._ranks)
+        watched = range(1 if self.connected else self.ranks)
         all_seen = True
         if not self._pids.keys() >= set(watched):
             all_seen = self._look_for_ranks()
             self._seen_at = self._seen_at or (now if self._pids else 0.0)
         late = now > (self._seen_at + TOGETHER_S if self._pids else self._started_at + START_S)
-        late &= self.hostfile is None  # those on other hosts are never seen
-        late &= all_seen
+        late &= all_seen and not self._elsewhere  # ranks on other hosts are never seen
         for rank in watched:
-            if self.connected and rank in self._taken:  # actors notice the end of the learner
+            if self.connected and rank in self._guessed:  # the other ranks notice its end
                 continue
             seen = self._pids.get(rank)
-            state = "" if seen is None else _state(seen)
+            state = "" if seen is None else proc.state(seen)
             if not state and (seen is not None or late):
                 return rank
             if state != "T" or self.connected:
@@ -238,31 +247,32 @@ class Job:
         return None
 
     def _look_for_ranks(self) -> bool:
-        """Note which process is which rank; whether no process may be a rank unseen."""
+        """Note which process is which rank; returns whether all ranks that run are seen."""
         members = self._members()
         for pid, environment in reversed(members.items()):  # the oldest last
             if ranked := environment.get(RANK[self.mpich]):
                 self._pids[int(ranked)] = pid
         unknown = [pid for pid, environment in members.items() if not environment]
         unknown = [pid for pid in unknown if pid not in (self._process.pid, *self._pids.values())]
-        started = [pid for pid in unknown if _parent(pid) == self._process.pid]
-        missing = [rank for rank in range(self._ranks) if rank not in self._pids]
+        started = [pid for pid in unknown if proc.parent(pid) == self._process.pid]
+        missing = [rank for rank in range(self.ranks) if rank not in self._pids]
         if len(started) == len(missing) and not self.connected:
-            # mpirun starts them in order. Until they are connected the end of any is that of all.
+            # mpirun starts ranks in order. A wrong guess does no harm: until all are connected, the
+            # end of any rank is the end of all.
             self._pids.update(zip(missing, started, strict=True))
-            self._taken.update(missing)
+            self._guessed.update(missing)
             return True
-        return not unknown and self._process.pid in members and not _hides_processes()
+        return not unknown and self._process.pid in members and not proc.hides_processes()
 
     def _members(self) -> dict[int, dict[bytes, bytes]]:
         """Process ids and environments of the processes of this job that live, oldest first.
 
-        An environment that the system does not show is empty: then the session, which is the job's
-        own, or a parent tells that a process belongs to it.
+        Where the system does not show the environment of a process, it is empty here. The process
+        then belongs to the job by its session, which is the job's own, or by its parent.
         """
         found: dict[int, dict[bytes, bytes]] = {}
         for pid in sorted(int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
-            process, variables = _process(pid), _variables(pid)
+            process, variables = proc.look(pid), proc.variables(pid)
             if process is None or process.state in "ZX":
                 continue
             if self._marks.issubset(variables):
@@ -272,76 +282,23 @@ class Job:
         return found
 
     def _kill(self) -> None:
-        """End every process of the job, those too that are started meanwhile."""
-        give_up = time.monotonic() + 5  # one that hangs in the kernel cannot be ended
+        """Kill every process of the job, also those that are started meanwhile."""
+        give_up = time.monotonic() + 5  # a process that hangs in the kernel cannot be killed
         while (members := self._members()) and time.monotonic() < give_up:
             for pid in members:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
             self._process.poll()
-        if self._process.poll() is None:  # nothing can be seen: mpirun can still end its own
+        if self._process.poll() is None:  # no process is shown, but mpirun knows its ranks
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=2)
             self._process.kill()
 
 
-class Process(NamedTuple):
-    """What the kernel shows of every process."""
-
-    state: str  # one letter
-    parent: int
-    session: int
-
-
-def _process(pid: int) -> Process | None:
-    """One that is there and can be seen."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return Process(fields[0].decode(), int(fields[1]), int(fields[3]))
-
-
-def _parent(pid: int) -> int | None:
-    process = _process(pid)
-    return process and process.parent
-
-
-def _hides_processes() -> bool:
-    """Whether /proc may leave out some processes of this user."""
-    try:
-        mounts = Path("/proc/mounts").read_text(errors="replace").splitlines()
-    except OSError:
-        return True
-    options = [fields[3] for fields in map(str.split, mounts) if fields[1:3] == ["/proc", "proc"]]
-    return any(re.search(r"hidepid=(?!0|off)", given) for given in options)
-
-
-def _variables(pid: int) -> list[bytes]:
-    """The environment of a process, ``name=value`` each; none where it is not shown."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _state(pid: int) -> str:
-    """``T`` for a process that is stopped, another letter for others; empty if there is none."""
-    if process := _process(pid):
-        return process.state
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    return "?"
-
-
 def _death_signal(number: int) -> Callable[[], None]:
-    """Has the new process sent a signal should the launcher be killed: it must not stay for ever.
+    """Have the kernel signal the new process if the launcher is killed, so that it ends too.
 
     Returns:
         A function that the new process calls before anything else.
@@ -351,7 +308,7 @@ def _death_signal(number: int) -> Callable[[], None]:
 
     def ask() -> None:
         prctl(PR_SET_PDEATHSIG, number)
-        if os.getppid() != launcher:  # killed before it could ask
+        if os.getppid() != launcher:  # it was killed before the kernel was asked
             os._exit(1)
 
     return ask

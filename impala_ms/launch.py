@@ -1,14 +1,14 @@
-"""Starts the ranks of a run, shows what they report, stops them, and says how it ended.
+"""Starts a run: ``python -m impala_ms train [SCRIPT] N [options]``.
 
-Input: the command line of start_standalone.sh. Output: a run folder whose ``config.json`` the ranks
-read, the processes, and an exit code, taken from the ``status.json`` that rank 0 writes last.
+Input: the command line, also that of start_standalone.sh. Output: a run folder whose
+``config.json`` the ranks read, the processes, what they print, and an exit code.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -16,50 +16,50 @@ from datetime import datetime
 from pathlib import Path
 
 from impala_ms import config
-from impala_ms.conclusion import conclusion, nothing_left, shown
+from impala_ms.conclusion import command, conclusion, nothing_left, shown
 from impala_ms.envs import ids
 from impala_ms.envs.errors import MakeError
 from impala_ms.job import Job
 from impala_ms.metrics import progress
-from impala_ms.mpirun import check_room, notices, rank_command
+from impala_ms.mpirun import check_room, notices, rank_command, take_hostfile, take_option
 
-ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "example" / "impala"
+PACKAGE = Path(__file__).resolve().parent
+EXAMPLES = PACKAGE.parent / "example"  # a folder for each algorithm; only in a clone
+DEFAULT_ALGORITHM = "impala"
 
 USAGE = """\
 Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]
+       python -m impala_ms train [SCRIPT] N [--hostfile FILE] [options]
 
-  SCRIPT           the training script, looked up as given, then in example/impala
-  N                number of processes: 1 learner (rank 0) and N - 1 actors; 1 = all in one, no MPI
-  --hostfile FILE  hosts for the processes, a line each: NAME slots=COUNT; this one first
+  SCRIPT           the training script, such as train.py: a path, or a file in the folder of the
+                   algorithm in example; without one the ranks run the package's own
+  N                number of processes; 1 = all in one, without MPI
+  --hostfile FILE  hosts for the processes, a line each: NAME slots=COUNT; this host comes first
 
-Ctrl-C stops the run with a last checkpoint, a second Ctrl-C at once.
+Ctrl-C stops the run with a last checkpoint; a second Ctrl-C stops it at once.
 """
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``SCRIPT N [options]`` and return the exit code: 2 if it could not be started."""
-    progress.open_streams()
+    """Run ``[SCRIPT] N [options]``; returns the exit code, 2 if it could not be started."""
     if "--help" in argv or "-h" in argv:
-        sys.stdout.write(USAGE + "\n" + config.help_text(_algorithm(argv[0])))
-        return 0
+        return show_help(argv)
     if not argv:
         sys.stderr.write(USAGE + "\n--help lists the options.\n")
         return 2
-    # Until there is something to stop, a signal ends this process and says nothing.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     started = os.environ.get("IMPALA_MS_STARTED") or repr(time.time())
     display = progress.Display(sys.stdout)
     try:
         here = current_folder()
-        script = find_script(argv[0])
-        ranks = parse_ranks(argv[1:2])
-        hostfile, options = take_hostfile(argv[2:])
+        name, words = split_script(argv)
+        script = find_script(name, words)
+        ranks = parse_ranks(words[:1])
+        hostfile, options = take_hostfile(words[1:])
         verbose = "--verbose" in options
         options = [word for word in options if word != "--verbose"]
-        settings = config.load(_algorithm(argv[0]), options, ranks)
+        settings = config.load(algorithm_of(script) or DEFAULT_ALGORITHM, options, ranks)
         check_ids(settings)
-        command = rank_command(script, ranks, hostfile)
+        starter = rank_command(script, ranks, hostfile)
         check_room(ranks)
         if settings.resume is not None and (nothing := nothing_left(settings)):
             say_first(display, "\n".join(nothing))
@@ -76,14 +76,77 @@ def main(argv: Sequence[str]) -> int:
         return 2
 
     problems = link_logs(run_dir, here, ranks)
-    job = Job(command, ranks, run_dir, started, display, hostfile)
+    job = Job(starter, ranks, run_dir, started, display, hostfile)
     for problem in problems + (notices(hostfile) if ranks > 1 else []):
         job.show(problem)
     returncode = job.supervise()
     took_s = time.time() - float(started)
-    code, lines = conclusion(run_dir, returncode, job, argv, took_s)
+    hosts = [] if hostfile is None else ["--hostfile", shown(hostfile)]
+    again = [*([] if name is None else [name]), str(ranks), *hosts]
+    code, lines = conclusion(run_dir, returncode, job, again, took_s)
     job.show("\n".join(lines))
     return code
+
+
+def show_help(argv: Sequence[str]) -> int:
+    """Print how to start a run, and the options of the algorithm that would be taken."""
+    sys.stdout.write(USAGE + "\n")
+    algorithm = None
+    with contextlib.suppress(config.ConfigError):  # a script that is not there
+        algorithm = algorithm_of(find_script(*split_script(argv)))
+    config.load(algorithm or DEFAULT_ALGORITHM, argv, None)  # prints them and exits
+    return 0
+
+
+def split_script(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The script as it was given, or None if the first word is N or an option; and the rest."""
+    if re.fullmatch(r"-.*|[\d.]*", argv[0]):
+        return None, list(argv)
+    return argv[0], list(argv[1:])
+
+
+def find_script(name: str | None, words: Sequence[str]) -> Path:
+    """The script that every rank runs.
+
+    Args:
+        name: As it was given; None: the package's own.
+        words: What follows it on the command line. ``--algorithm`` there says in which folder of
+            example to look.
+
+    Raises:
+        config.ConfigError: If there is no such script.
+    """
+    own = PACKAGE / "train.py"
+    if name is None:
+        return own
+    examples = EXAMPLES / (take_option("--algorithm", words)[0] or DEFAULT_ALGORITHM)
+    for path in (Path(name), examples / name):
+        if path.is_file():
+            return path.resolve()
+    if name == own.name:
+        return own
+    raise config.ConfigError(f"there is no script {name!r}, neither in {Path.cwd()} nor {examples}")
+
+
+def algorithm_of(script: Path) -> str | None:
+    """The algorithm that the folder of a script is named after; None if there is none."""
+    name = script.parent.name
+    return name if (PACKAGE / "algorithm" / name / "config.py").is_file() else None
+
+
+def parse_ranks(given: Sequence[str]) -> int:
+    """N as a number, from the word that stands in its place.
+
+    Raises:
+        config.ConfigError: If it is missing, or not a whole number of 1 or more.
+    """
+    if given and re.fullmatch("0*[1-9][0-9]{0,5}", given[0]):
+        return int(given[0])
+    what = f"not {given[0][:40]!r}" if given else "and it is missing"
+    raise config.ConfigError(
+        f"N, the number of processes, is a whole number of 1 or more, {what}: "
+        f"{command('train', 'train.py', '4')} starts 4"
+    )
 
 
 def check_ids(settings: config.Config) -> None:
@@ -127,65 +190,6 @@ def say_first(display: progress.Display, text: str) -> None:
         ) from error
 
 
-def find_script(name: str) -> Path:
-    """The script as given, or the one of that name in example/impala.
-
-    Raises:
-        config.ConfigError: If neither is there.
-    """
-    for path in (Path(name), EXAMPLES / name):
-        if path.is_file():
-            return path.resolve()
-    raise config.ConfigError(f"no script {name!r}, neither in {Path.cwd()} nor in {EXAMPLES}")
-
-
-def parse_ranks(given: Sequence[str]) -> int:
-    """N as a number, from the arguments after the script.
-
-    Raises:
-        config.ConfigError: If it is missing or no whole number of 1 or more.
-    """
-    if given and re.fullmatch("0*[1-9][0-9]{0,5}", given[0]):
-        return int(given[0])
-    what = f"not {given[0][:40]!r}" if given else "but nothing follows the script"
-    raise config.ConfigError(
-        f"N, the number of processes, is a whole number of 1 or more, {what}: "
-        "bash start_standalone.sh train.py 4 starts 1 learner and 3 actors"
-    )
-
-
-def take_hostfile(options: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The file of ``--hostfile``, absolute, or None; and the other options.
-
-    Raises:
-        config.ConfigError: If there is no such file.
-    """
-    words, files = list(options), []
-    while given := [word for word in words if word.partition("=")[0] == "--hostfile"]:
-        at = words.index(given[0])
-        _, equals, name = words.pop(at).partition("=")
-        files.append(name if equals else words.pop(at) if at < len(words) else "")
-    if not files:
-        return None, words
-    file = Path(files[-1]).absolute()
-    if not file.is_file():
-        raise config.ConfigError(
-            f"--hostfile {files[-1]}: there is no such file; it holds a line for each host, such "
-            "as: node1 slots=4"
-        )
-    return file, words
-
-
-def _algorithm(script: str) -> str:
-    """The algorithm of a script is the one its folder is named after."""
-    try:
-        name = find_script(script).parent.name
-    except config.ConfigError:
-        name = ""
-    here = ROOT / "impala_ms" / "algorithm" / name / "config.py"
-    return name if name and here.is_file() else "impala"
-
-
 def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
     """Point ``worker_<rank>.txt`` in a folder at those of this run; only such links are replaced.
 
@@ -209,7 +213,3 @@ def link_logs(run_dir: Path, folder: Path, ranks: int) -> list[str]:
     except OSError as error:
         problems.append(f"no links to the logs in {folder}: {error.strerror}")
     return problems
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

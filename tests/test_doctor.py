@@ -130,7 +130,7 @@ def test_a_quota_on_cores_is_named(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
     about_cores, good, *_ = doctor.cores()
     assert about_cores.what.startswith("2 of ")
-    assert about_cores.what.endswith("quota on CPU time holds it to that, its affinity allows 64")
+    assert about_cores.what.endswith("quota on CPU time allows no more, its affinity allows 64")
     assert good.what.startswith("2 or 3 (cores: 2)")
 
 

@@ -47,17 +47,28 @@ ALLOWED = {
         {"cluster", "comm", "config", "cpus", "device", "errors", "imports", "logs", "metrics"},
     ),
     "mpirun": (set(), {"config"}),
-    "job": (set(), {"config", "metrics", "mpirun"}),
+    "proc": (set(), set()),
+    "job": (set(), {"config", "metrics", "mpirun", "proc"}),
     "conclusion": (set(), {"config", "job", "mpirun"}),
     "launch": (set(), {"conclusion", "config", "envs", "job", "metrics", "mpirun"}),
-    "doctor": ({"ale_py", "requirements"}, {"config", "cpus", "envs", "mpirun"}),
+    "train": (set(), {"process"}),
+    "evaluate": (
+        set(),
+        {"agents", "checkpoint", "config", "device", "errors", "metrics"},
+    ),
+    "requirements": (set(), set()),
+    "doctor": ({"ale_py"}, {"config", "cpus", "envs", "mpirun", "requirements"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
-    "__main__": (set(), {"config", "doctor", "launch", "metrics"}),
+    "__main__": (set(), {"metrics"}),
+}
+# Modules that start runs, look at them or at the machine: a rank needs none of them.
+COMMANDS = {
+    *("mpirun", "proc", "job", "conclusion", "launch", "train", "evaluate"),
+    *("requirements", "doctor", "probes", "__main__"),
 }
 ALGORITHM = (
     {"mindspore", "numpy"},
-    {*ALLOWED, "algorithm"}
-    - {"process", "mpirun", "job", "conclusion", "launch", "doctor", "__main__"},
+    {*ALLOWED, "algorithm"} - COMMANDS - {"process"},
 )
 EXCEPTIONS = {"comm/mpi.py": {"mpi4py"}}
 

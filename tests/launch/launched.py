@@ -11,15 +11,16 @@ import pytest
 # processes with BLIND=environments, nothing at all with BLIND=processes.
 PROGRAM = """
 import os, sys
-from impala_ms import job, launch, mpirun
+from impala_ms import job, mpirun, proc
+from impala_ms.__main__ import main
 for limit in os.environ.get("LIMITS", "").split():
     name, _, seconds = limit.partition("=")
     setattr(job if hasattr(job, name) else mpirun, name, float(seconds))
 if "BLIND" in os.environ:
-    job._variables = lambda pid: []
+    proc.variables = lambda pid: []
 if os.environ.get("BLIND") == "processes":
-    job._process = lambda pid: None
-sys.exit(launch.main(sys.argv[1:]))
+    proc.look = lambda pid: None
+sys.exit(main(["train", *sys.argv[1:]]))
 """
 
 RANK = """

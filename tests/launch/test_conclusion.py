@@ -1,10 +1,12 @@
 """The exit code and the last lines of a run, whatever end it comes to."""
 
+import sys
 import tempfile
 import time
 
 import pytest
 
+from impala_ms import conclusion
 from tests.launch.launched import line_with
 
 
@@ -61,7 +63,7 @@ class TestExitCode:
             "(run_dir / 'worker_0.txt').write_text(''.join(f'line {i}\\n' for i in range(50)))", 1
         )
         assert job.wait() == 1
-        assert job.lines[-1].startswith("failed: the learner (rank 0) ended without a word")
+        assert job.lines[-1].startswith("failed: rank 0 ended and did not say why")
         assert [line.strip() for line in job.lines if line.startswith("  line ")] == [
             f"line {i}" for i in range(30, 50)
         ]
@@ -93,7 +95,7 @@ class TestExitCode:
         began = time.monotonic()
         assert job.wait() == 1
         assert time.monotonic() - began < 10
-        assert "the learner (rank 0) ended without a word" in job.lines[-1]
+        assert "rank 0 ended and did not say why" in job.lines[-1]
         assert not job.left()
 
     @pytest.mark.mpi
@@ -109,7 +111,7 @@ class TestExitCode:
         assert job.wait() == 1
         assert time.monotonic() - began < 10
         who = f"rank {lost} ended before all ranks were connected"
-        assert (who if lost else "the learner (rank 0) ended without a word") in job.lines[-1]
+        assert (who if lost else "rank 0 ended and did not say why") in job.lines[-1]
         assert job.lines[-1].endswith(f"its log is run/worker_{lost}.txt")
         assert f"  the log of {lost}" in job.lines
         assert not job.left()
@@ -213,3 +215,19 @@ class TestExitCode:
         assert time.monotonic() - began < 10
         assert line_with(job, "child")
         assert not job.left()
+
+
+class TestCommand:
+    """What the last lines say to go on with is what the user can type."""
+
+    def test_is_that_of_the_script_that_started_the_run(self, monkeypatch):
+        monkeypatch.setenv("IMPALA_MS_COMMAND", "a clone/start_standalone.sh")
+        script = "bash 'a clone/start_standalone.sh'"
+        assert conclusion.command("train", "train.py", "4") == f"{script} train.py 4"
+        assert conclusion.command("evaluate", "run") == f"{script} evaluate run"
+
+    def test_is_that_of_the_package_otherwise(self, monkeypatch):
+        monkeypatch.delenv("IMPALA_MS_COMMAND", raising=False)
+        python = f"{sys.executable} -m impala_ms"
+        assert conclusion.command("train", "4") == f"{python} train 4"
+        assert conclusion.command("evaluate", "my run") == f"{python} evaluate 'my run'"

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from impala_ms import job as impala_job
+from impala_ms import proc
 from tests.launch.launched import DEAF, OBEDIENT, both_sizes, line_with
 
 
@@ -32,9 +33,9 @@ class TestBlind:
 
     @pytest.mark.parametrize("hides", [True, False])
     def test_ranks_that_proc_leaves_out_are_not_late(self, monkeypatch, hides):
-        monkeypatch.setattr(impala_job, "_hides_processes", lambda: hides)
+        monkeypatch.setattr(proc, "hides_processes", lambda: hides)
         job = object.__new__(impala_job.Job)
-        job._ranks, job._pids, job._taken = 3, {}, set()
+        job.ranks, job._pids, job._guessed = 3, {}, set()
         job.mpich = job.connected = False
         job._process = SimpleNamespace(pid=1)
         job._members = lambda: {1: {b"of": b"mpirun"}}
@@ -88,7 +89,7 @@ class TestBlind:
         before = comm.read_bytes()
         comm.write_bytes(b"\xff) T 1 (\xd0")
         try:
-            process = impala_job._process(os.getpid())
+            process = proc.look(os.getpid())
         finally:
             comm.write_bytes(before)
         assert process == (process.state, os.getppid(), os.getsid(0))
@@ -96,11 +97,11 @@ class TestBlind:
 
     def test_the_state_of_a_process_that_is_there_is_never_empty(self, monkeypatch):
         ended = subprocess.Popen(["true"])
-        assert impala_job._state(os.getpid()) in "RS"
-        monkeypatch.setattr(impala_job, "_process", lambda pid: None)
-        assert impala_job._state(os.getpid()) == "?"
+        assert proc.state(os.getpid()) in "RS"
+        monkeypatch.setattr(proc, "look", lambda pid: None)
+        assert proc.state(os.getpid()) == "?"
         ended.wait()
-        assert impala_job._state(ended.pid) == ""
+        assert proc.state(ended.pid) == ""
 
     @pytest.mark.parametrize(
         ("options", "hides"),
@@ -113,7 +114,7 @@ class TestBlind:
             return f"/dev/vda / ext4 rw,hidepid=2 0 0\nproc /proc proc {options} 0 0\n"
 
         monkeypatch.setattr(Path, "read_text", read)
-        assert impala_job._hides_processes() == hides
+        assert proc.hides_processes() == hides
 
 
 class TestStop:
@@ -132,7 +133,7 @@ class TestStop:
         assert not any("no checkpoint" in line for line in job.lines)
         go_on = line_with(job, "go on with")
         assert "python" in go_on  # as this job was started, not by start_standalone.sh
-        assert go_on.endswith(f" -m impala_ms.launch script.py {ranks} --resume run")
+        assert go_on.endswith(f" -m impala_ms train script.py {ranks} --resume run")
         assert not job.left()
 
     def test_stopped_before_there_was_anything_to_save(self, start):

@@ -11,6 +11,7 @@ import pytest
 from impala_ms import launch
 from impala_ms.config import ConfigError
 from impala_ms.metrics import progress
+from tests.conftest import ROOT
 from tests.launch.launched import RANK, line_with
 
 
@@ -43,13 +44,13 @@ class TestOutput:
     def test_output_that_cannot_be_written(self, tmp_path, closed):
         """Without a stream the run goes on unseen; with one that fails nothing is started."""
         (tmp_path / "script.py").write_text(RANK + "up(); write_status(state='finished')")
-        command = f"{sys.executable} -m impala_ms.launch script.py 1 --run_dir run"
+        command = f"{sys.executable} -m impala_ms train script.py 1 --run_dir run"
         # Only once the reader has gone is the pipe certain to fail.
         command = f"(sleep 1; {command})" if "|" in closed else command
         done = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {command} {closed}"],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(launch.ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=60,
@@ -68,11 +69,11 @@ class TestOutput:
         script = tmp_path / "script.py"
         script.touch()
         (tmp_path / "here").mkdir()
-        command = f"rmdir ../here; {sys.executable} -m impala_ms.launch {script} 1"
+        command = f"rmdir ../here; {sys.executable} -m impala_ms train {script} 1"
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=tmp_path / "here",
-            env={**os.environ, "PYTHONPATH": str(launch.ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=60,
@@ -92,7 +93,16 @@ class TestOutput:
     def test_names_that_are_no_text_reach_the_ranks(self, tmp_path):
         (tmp_path / "script.py").write_text(RANK + "write_status(state='finished')")
         folder = os.fsencode(tmp_path) + b"/run-\xff"
-        command = [sys.executable, "-m", "impala_ms.launch", "script.py", "1", "--run_dir", folder]
+        command = [
+            sys.executable,
+            "-m",
+            "impala_ms",
+            "train",
+            "script.py",
+            "1",
+            "--run_dir",
+            folder,
+        ]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert os.path.exists(folder + b"/status.json")
@@ -116,7 +126,7 @@ class TestOutput:
 
 class TestCommandLine:
     def run(self, *argv, cwd=None):
-        command = [sys.executable, "-m", "impala_ms.launch", *argv]
+        command = [sys.executable, "-m", "impala_ms", "train", *argv]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=cwd)
 
     @pytest.mark.parametrize("ranks", ["0", "-1", "four", "2.5", "", "³", "9" * 5000])
@@ -157,19 +167,58 @@ class TestCommandLine:
         assert "Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]" in done.stdout
         assert "--total_env_steps" in done.stdout
 
-    def test_a_script_here_comes_before_one_of_the_examples(self, tmp_path, monkeypatch):
-        examples, here = tmp_path / "examples", tmp_path / "here"
-        for folder, names in ((examples, ["a.py", "b.py"]), (here, ["a.py"])):
-            folder.mkdir()
-            for name in names:
-                (folder / name).touch()
-        monkeypatch.setattr(launch, "EXAMPLES", examples)
-        monkeypatch.chdir(here)
-        assert launch.find_script("a.py") == here / "a.py"
-        assert launch.find_script("b.py") == examples / "b.py"
-        assert launch.find_script("../examples/a.py") == examples / "a.py"
-        with pytest.raises(ConfigError, match=r"c\.py"):
-            launch.find_script("c.py")
+    @pytest.fixture
+    def examples(self, tmp_path, monkeypatch):
+        """Scripts of two algorithms in example, and a current folder with one of the user's."""
+        for name in (
+            "examples/impala/a.py",
+            "examples/impala/b.py",
+            "examples/a3c/a.py",
+            "here/a.py",
+        ):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        monkeypatch.setattr(launch, "EXAMPLES", tmp_path / "examples")
+        monkeypatch.chdir(tmp_path / "here")
+        return tmp_path / "examples"
+
+    def test_script_as_given_comes_before_one_of_the_examples(self, examples):
+        assert launch.find_script("a.py", ["2"]) == examples.parent / "here" / "a.py"
+        assert launch.find_script("b.py", ["2"]) == examples / "impala" / "b.py"
+        assert launch.find_script("../examples/a3c/a.py", []) == examples / "a3c" / "a.py"
+        with pytest.raises(ConfigError, match=r"there is no script 'c\.py', neither in .*here nor"):
+            launch.find_script("c.py", ["2"])
+
+    def test_script_is_looked_up_in_the_folder_of_the_algorithm(self, examples, monkeypatch):
+        monkeypatch.chdir(examples)
+        for words in (["2", "--algorithm", "a3c"], ["2", "--algorithm=impala", "--algorithm=a3c"]):
+            assert launch.find_script("a.py", words) == examples / "a3c" / "a.py"
+        with pytest.raises(ConfigError, match=r"there is no script 'b\.py', .*examples/a3c"):
+            launch.find_script("b.py", ["--algorithm", "a3c"])
+
+    def test_without_a_script_or_an_example_folder_the_ranks_run_the_packages_own(self, examples):
+        own = ROOT / "impala_ms" / "train.py"
+        assert own.is_file()
+        assert launch.find_script(None, ["2"]) == own
+        assert launch.find_script("train.py", ["2"]) == own
+
+    @pytest.mark.parametrize("first", ["4", "0", "2.5", "", "-1", "--env"])
+    def test_word_that_is_not_a_file_stands_for_n(self, first):
+        assert launch.split_script([first, "4"]) == (None, [first, "4"])
+
+    @pytest.mark.parametrize("first", ["train.py", "3d.py", "four", "/a/b"])
+    def test_other_first_word_is_the_script(self, first):
+        assert launch.split_script([first, "4"]) == (first, ["4"])
+
+    def test_folder_of_a_script_names_the_algorithm_if_there_is_one(self):
+        assert launch.algorithm_of(ROOT / "example" / "impala" / "train.py") == "impala"
+        assert launch.algorithm_of(ROOT / "impala_ms" / "train.py") is None
+        assert launch.algorithm_of(Path("/somewhere/nothing/train.py")) is None
+
+    def test_n_without_a_script_is_checked(self, tmp_path):
+        done = self.run("0", cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "N, the number of processes, is a whole number of 1 or more, not '0'" in done.stderr
 
 
 class TestHostfile:

@@ -98,10 +98,10 @@ class TestMachine:
 
     def test_hosts_and_starters_that_the_user_names_are_taken(self, bare, tmp_path):
         bare.setenv("SLURM_JOB_ID", "77")
-        assert mpirun.HERE.items() <= mpirun.mpi_environment("/s").items()
+        assert mpirun.ON_THIS_HOST.items() <= mpirun.mpi_environment("/s").items()
         assert len(mpirun.notices(None)) == 1
         hosts = tmp_path / "hosts"
-        assert not mpirun.HERE.keys() & mpirun.mpi_environment("/s", hosts).keys()
+        assert not mpirun.ON_THIS_HOST.keys() & mpirun.mpi_environment("/s", hosts).keys()
         assert mpirun.notices(hosts) == []
         bare.setenv("PRTE_MCA_plm", "slurm")
         assert mpirun.mpi_environment("/s")["PRTE_MCA_plm"] == "slurm"
