@@ -115,8 +115,10 @@ def _failure(run_dir: Path, returncode: int, job: Job) -> list[str]:
 
 
 def nothing_left(settings: config.Config) -> list[str]:
-    """What is said of a run that is resumed though it is complete; empty if it is not."""
-    folder = Path(str(settings.fork_of or settings.resume))
+    """What is said of a run that is resumed though it is complete; empty of any other."""
+    if settings.resume is None:
+        return []
+    folder = Path(settings.fork_of or settings.resume)
     total = settings.trainer_params["total_env_steps"]
     status = read_status(folder / "status.json")
     done = config.nothing_left(int((status or {}).get("env_steps") or 0), total)

@@ -130,13 +130,13 @@ def hosts(hostfile: Path) -> Iterator[Finding]:
     ):
         ask = [sys.executable, "-m", "impala_ms.doctor", here.name]
         done = probe([*command, *ask], mpirun.mpi_environment(scratch, hostfile))
-    said = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode or not said:
+    answers = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode or not answers:
         do = f"each must do this without a password: ssh HOST {sys.executable} --version"
         yield Finding("hosts", BAD, last_line(done), do)
         return
     own = about_host(here.name)
-    for host in said:
+    for host in answers:
         other = [f"{key} {host[key]}, here {own[key]}" for key in COMPARED if host[key] != own[key]]
         if not host["sees"]:
             other.append(f"does not see {Path.cwd()}, where runs are kept")
@@ -144,8 +144,8 @@ def hosts(hostfile: Path) -> Iterator[Finding]:
         what = "; ".join(other) or "as here"
         yield Finding(f"host {host['host']}", BAD if other else OK, what, do if other else "")
     names = len({text.split()[0] for text in hostfile.read_text().splitlines() if text.strip()})
-    few = len(said) < names
-    what = f"{len(said)} of {names} in {hostfile.name} answered"
+    few = len(answers) < names
+    what = f"{len(answers)} of {names} in {hostfile.name} answered"
     yield Finding("hosts", BAD if few else OK, what)
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from impala_ms import config
 from impala_ms.conclusion import command, conclusion, nothing_left, shown
@@ -40,6 +41,26 @@ Ctrl-C stops the run with a last checkpoint; a second Ctrl-C stops it at once.
 """
 
 
+class Order(NamedTuple):
+    """What the command line asks for.
+
+    Attributes:
+        name: The script as it was given; None: the package's own.
+        ranks: N.
+        hostfile: The hosts of the ranks; None: this host.
+        verbose: Whether to show all settings.
+        settings: The configuration.
+        command: What starts all ranks.
+    """
+
+    name: str | None
+    ranks: int
+    hostfile: Path | None
+    verbose: bool
+    settings: config.Config
+    command: list[str]
+
+
 def main(argv: Sequence[str]) -> int:
     """Run ``[SCRIPT] N [options]``; returns the exit code, 2 if it could not be started."""
     if "--help" in argv or "-h" in argv:
@@ -51,41 +72,59 @@ def main(argv: Sequence[str]) -> int:
     display = progress.Display(sys.stdout)
     try:
         here = current_folder()
-        name, words = split_script(argv)
-        script = find_script(name, words)
-        ranks = parse_ranks(words[:1])
-        hostfile, options = take_hostfile(words[1:])
-        verbose = "--verbose" in options
-        options = [word for word in options if word != "--verbose"]
-        settings = config.load(algorithm_of(script) or DEFAULT_ALGORITHM, options, ranks)
-        check_ids(settings)
-        starter = rank_command(script, ranks, hostfile)
-        check_room(ranks)
-        if settings.resume is not None and (nothing := nothing_left(settings)):
+        order = read(argv)
+        if nothing := nothing_left(order.settings):
             say_first(display, "\n".join(nothing))
             return 0
-        run_dir = config.prepare_run_dir(
-            settings, started=datetime.fromtimestamp(float(started)).astimezone()
-        )
-        begun = f"starting {ranks} process{'es' * (ranks > 1)}"
-        said = settings.describe() if verbose else settings.summary()
-        more = "" if verbose else "; --verbose shows all settings"
-        say_first(display, f"{said}\nrun folder: {shown(run_dir)}{more}\n{begun}")
+        when = datetime.fromtimestamp(float(started)).astimezone()
+        run_dir = config.prepare_run_dir(order.settings, started=when)
+        say_first(display, opening(order, run_dir))
     except config.ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
 
-    problems = link_logs(run_dir, here, ranks)
-    job = Job(starter, ranks, run_dir, started, display, hostfile)
-    for problem in problems + (notices(hostfile) if ranks > 1 else []):
+    problems = link_logs(run_dir, here, order.ranks)
+    job = Job(order.command, order.ranks, run_dir, started, display, order.hostfile)
+    for problem in problems + (notices(order.hostfile) if order.ranks > 1 else []):
         job.show(problem)
     returncode = job.supervise()
     took_s = time.time() - float(started)
-    hosts = [] if hostfile is None else ["--hostfile", shown(hostfile)]
-    again = [*([] if name is None else [name]), str(ranks), *hosts]
-    code, lines = conclusion(run_dir, returncode, job, again, took_s)
+    code, lines = conclusion(run_dir, returncode, job, once_more(order), took_s)
     job.show("\n".join(lines))
     return code
+
+
+def read(argv: Sequence[str]) -> Order:
+    """Read and check the command line; nothing is made yet.
+
+    Raises:
+        config.ConfigError: With what is wrong.
+    """
+    name, words = split_script(argv)
+    script = find_script(name, words)
+    ranks = parse_ranks(words[:1])
+    hostfile, options = take_hostfile(words[1:])
+    others = [word for word in options if word != "--verbose"]
+    settings = config.load(algorithm_of(script) or DEFAULT_ALGORITHM, others, ranks)
+    check_ids(settings)
+    command = rank_command(script, ranks, hostfile)
+    check_room(ranks)
+    return Order(name, ranks, hostfile, "--verbose" in options, settings, command)
+
+
+def opening(order: Order, run_dir: Path) -> str:
+    """The lines that are shown before the first process is started."""
+    said = order.settings.describe() if order.verbose else order.settings.summary()
+    more = "" if order.verbose else "; --verbose shows all settings"
+    begun = f"starting {order.ranks} process{'es' * (order.ranks > 1)}"
+    return f"{said}\nrun folder: {shown(run_dir)}{more}\n{begun}"
+
+
+def once_more(order: Order) -> list[str]:
+    """What starts as many ranks again: the script if one was given, N, hosts."""
+    script = [] if order.name is None else [order.name]
+    hosts = [] if order.hostfile is None else ["--hostfile", shown(order.hostfile)]
+    return [*script, str(order.ranks), *hosts]
 
 
 def show_help(argv: Sequence[str]) -> int:

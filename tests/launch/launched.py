@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-# Runs the launcher with other limits than its own: LIMITS="STOP_S=1 LINGER_S=1". It sees less of
-# processes with BLIND=environments, nothing at all with BLIND=processes.
+# Runs the launcher. LIMITS="STOP_S=1 LINGER_S=1" gives it other limits. BLIND=environments hides
+# the environments of processes from it, BLIND=processes the processes themselves.
 PROGRAM = """
 import os, sys
 from impala_ms import job, mpirun, proc
@@ -37,7 +37,7 @@ def connected():
     if rank == 0: print("\\x1eprogress {\\"connected\\": true}", flush=True)
 """
 
-# Leaves at the first SIGUSR1, and writes down that it came.
+# Ends at the first SIGUSR1, and writes a file that says how often it came.
 OBEDIENT = """
 asked = []
 signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))

@@ -21,7 +21,7 @@ class TestBlind:
 
     @pytest.mark.mpi
     @blind
-    def test_a_healthy_run_goes_on(self, start, blind):
+    def test_healthy_run_goes_on(self, start, blind):
         job = start(
             "up(); time.sleep(1.5); connected(); time.sleep(1.2)\n"
             "if rank == 0: write_status(state='finished')",
@@ -32,7 +32,7 @@ class TestBlind:
         assert job.wait() == 0, job.lines
 
     @pytest.mark.parametrize("hides", [True, False])
-    def test_ranks_that_proc_leaves_out_are_not_late(self, monkeypatch, hides):
+    def test_ranks_that_proc_hides_are_not_late(self, monkeypatch, hides):
         monkeypatch.setattr(proc, "hides_processes", lambda: hides)
         job = object.__new__(impala_job.Job)
         job.ranks, job._pids, job._guessed = 3, {}, set()
@@ -42,7 +42,7 @@ class TestBlind:
         assert job._look_for_ranks() == (not hides)
 
     @pytest.mark.mpi
-    def test_a_rank_that_ends_before_all_are_connected_is_noticed(self, start):
+    def test_rank_that_dies_before_all_are_connected_is_noticed(self, start):
         job = start(
             "up(); time.sleep(1.5)\nif rank == 2: os.kill(os.getpid(), signal.SIGKILL)\n"
             "time.sleep(120)",
@@ -54,7 +54,7 @@ class TestBlind:
         assert not job.left()
 
     @pytest.mark.mpi
-    def test_one_that_ends_later_is_not_taken_for_the_learner(self, start):
+    def test_rank_that_dies_once_all_are_connected_is_not_taken_for_rank_0(self, start):
         """Whose number a process has is a guess by then, and the others notice it themselves."""
         job = start(
             "up(); time.sleep(1.5); connected(); time.sleep(1)\n"
@@ -68,14 +68,14 @@ class TestBlind:
 
     @both_sizes
     @blind
-    def test_the_end_leaves_nothing_behind(self, start, ranks, blind):
+    def test_end_of_the_job_leaves_no_process(self, start, ranks, blind):
         job = start(DEAF, ranks, BLIND=blind, LIMITS="STOP_S=0.5")
         job.read_until("is up", ranks)
         job.process.send_signal(signal.SIGTERM)
         assert job.wait() == 143
         assert not job.left()
 
-    def test_what_a_rank_has_started_is_ended_too(self, start):
+    def test_process_that_a_rank_has_started_is_killed(self, start):
         job = start(
             "import subprocess\nsubprocess.Popen(['sleep', '120'])\nwrite_status(state='finished')",
             1,
@@ -84,7 +84,7 @@ class TestBlind:
         assert job.wait() == 0
         assert not job.left()
 
-    def test_a_name_that_is_no_text_is_no_hindrance(self):
+    def test_process_whose_name_is_not_text_is_read(self):
         comm = Path("/proc/self/comm")
         before = comm.read_bytes()
         comm.write_bytes(b"\xff) T 1 (\xd0")
@@ -95,7 +95,7 @@ class TestBlind:
         assert process == (process.state, os.getppid(), os.getsid(0))
         assert process.state in "RS"
 
-    def test_the_state_of_a_process_that_is_there_is_never_empty(self, monkeypatch):
+    def test_state_of_a_living_process_is_never_empty(self, monkeypatch):
         ended = subprocess.Popen(["true"])
         assert proc.state(os.getpid()) in "RS"
         monkeypatch.setattr(proc, "look", lambda pid: None)
@@ -107,7 +107,7 @@ class TestBlind:
         ("options", "hides"),
         [("rw", False), ("rw,hidepid=0", False), ("rw,hidepid=invisible", True), (None, True)],
     )
-    def test_a_proc_that_hides_processes_is_known(self, monkeypatch, options, hides):
+    def test_proc_that_hides_processes_is_recognised(self, monkeypatch, options, hides):
         def read(path, **_):
             if options is None:
                 raise PermissionError
@@ -120,7 +120,7 @@ class TestBlind:
 class TestStop:
     @both_sizes
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-    def test_the_first_signal_reaches_every_rank_once(self, start, ranks, number, code):
+    def test_first_signal_reaches_every_rank_once(self, start, ranks, number, code):
         job = start(OBEDIENT, ranks)
         job.read_until("is up", ranks)
         job.process.send_signal(number)
@@ -136,14 +136,14 @@ class TestStop:
         assert go_on.endswith(f" -m impala_ms train script.py {ranks} --resume run")
         assert not job.left()
 
-    def test_stopped_before_there_was_anything_to_save(self, start):
+    def test_run_that_is_stopped_before_the_first_update_has_no_checkpoint(self, start):
         job = start(OBEDIENT.replace(', checkpoint=str(run_dir / "last")', ""), 1)
         job.read_until("is up")
         job.process.send_signal(signal.SIGINT)
         assert job.wait() == 130
         assert job.lines[-1] == "  no checkpoint: it was stopped before the first update"
 
-    def test_ctrl_c_in_a_terminal_does_not_reach_the_ranks_themselves(self, start):
+    def test_ctrl_c_in_a_terminal_reaches_only_the_launcher(self, start):
         job = start(OBEDIENT, 1)
         job.read_until("is up")
         os.killpg(job.process.pid, signal.SIGINT)
@@ -151,7 +151,7 @@ class TestStop:
         assert line_with(job, "stopped: 1,234")
 
     @both_sizes
-    def test_the_second_signal_ends_at_once(self, start, ranks):
+    def test_second_signal_ends_the_job_at_once(self, start, ranks):
         job = start(DEAF, ranks, LIMITS="STOP_S=60")
         job.read_until("is up", ranks)
         job.process.send_signal(signal.SIGINT)
@@ -165,7 +165,7 @@ class TestStop:
         assert not job.left()
 
     @both_sizes
-    def test_time_runs_out_after_the_first_signal(self, start, ranks):
+    def test_ranks_that_ignore_the_first_signal_are_killed_in_time(self, start, ranks):
         job = start(DEAF, ranks, LIMITS="STOP_S=1")
         job.read_until("is up", ranks)
         job.process.send_signal(signal.SIGTERM)
@@ -174,7 +174,7 @@ class TestStop:
         assert 0.9 < time.monotonic() - began < 5
         assert not job.left()
 
-    def test_the_same_signal_twice_in_a_moment_is_one_request(self, start):
+    def test_same_signal_twice_in_a_moment_is_one_request(self, start):
         job = start(OBEDIENT, 1, CHECKPOINT_S="1")
         job.read_until("is up")
         job.process.send_signal(signal.SIGTERM)
@@ -184,7 +184,7 @@ class TestStop:
         assert line_with(job, "stopped: 1,234")
 
     @both_sizes
-    def test_a_killed_launcher_leaves_nothing_behind(self, start, ranks):
+    def test_killed_launcher_leaves_no_process(self, start, ranks):
         job = start(DEAF, ranks)
         job.read_until("is up", ranks)
         job.process.kill()
@@ -194,7 +194,7 @@ class TestStop:
             time.sleep(0.1)
         assert not job.left()
 
-    def test_a_reader_that_does_not_read_does_not_hold_ctrl_c_up(self, start):
+    def test_reader_that_does_not_read_does_not_delay_ctrl_c(self, start):
         """As a terminal that was halted by Ctrl-S."""
         job = start("up()\nprint('x' * 3_000_000, flush=True)\n" + OBEDIENT, 1)
         job.read_until("is up")
@@ -203,7 +203,7 @@ class TestStop:
         assert job.process.wait(timeout=20) in (128 + signal.SIGINT, 128 + signal.SIGHUP)
         assert not job.left()
 
-    def test_nobody_reading_the_output_is_a_hang_up(self, start):
+    def test_reader_that_is_gone_is_a_hang_up(self, start):
         job = start(OBEDIENT.replace("    time.sleep(0.02)", "    up(); time.sleep(0.02)"), 1)
         job.read_until("is up")
         job.process.stdout.close()

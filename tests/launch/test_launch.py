@@ -16,7 +16,7 @@ from tests.launch.launched import RANK, line_with
 
 
 class TestOutput:
-    def test_progress_is_shown_for_people_and_the_rest_as_it_is(self, start):
+    def test_progress_is_formatted_and_other_output_is_shown_unchanged(self, start):
         row = {"env_steps": 2000, "total_env_steps": 4000, "episode_return_mean": 21.5}
         job = start(
             f"print({progress.encode(row)!r}); print('as it is'); print('no newline', end='')", 1
@@ -27,13 +27,13 @@ class TestOutput:
         assert "no newline" in job.lines
         assert not any("\x1e" in line for line in job.lines)
 
-    def test_a_console_that_knows_only_ascii_is_enough(self, start):
+    def test_ascii_console_shows_other_characters_as_question_marks(self, start):
         script = "sys.stdout.buffer.write('größer\\n'.encode() + b'\\xff\\n'); sys.stdout.flush()"
         job = start(script, 1, PYTHONIOENCODING="ascii")
         assert job.wait() == 1
         assert "gr??er" in job.lines
 
-    def test_the_configuration_and_the_run_folder_come_first(self, start):
+    def test_changed_settings_and_the_run_folder_are_shown_first(self, start):
         job = start("up()", 1, "--seed", "77")
         job.wait()
         assert "77" in line_with(job, "trainer.seed")
@@ -41,7 +41,7 @@ class TestOutput:
         assert json.loads((job.run_dir / "config.json").read_text())
 
     @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-", ">/dev/full", "| head -0"])
-    def test_output_that_cannot_be_written(self, tmp_path, closed):
+    def test_output_that_cannot_be_written_is_one_line(self, tmp_path, closed):
         """Without a stream the run goes on unseen; with one that fails nothing is started."""
         (tmp_path / "script.py").write_text(RANK + "up(); write_status(state='finished')")
         command = f"{sys.executable} -m impala_ms train script.py 1 --run_dir run"
@@ -65,7 +65,7 @@ class TestOutput:
             assert done.stderr.count("\n") == 1
             assert not (tmp_path / "run" / "worker_0.txt").exists()
 
-    def test_a_current_folder_that_was_removed_is_one_line(self, tmp_path):
+    def test_current_folder_that_was_removed_is_one_line(self, tmp_path):
         script = tmp_path / "script.py"
         script.touch()
         (tmp_path / "here").mkdir()
@@ -81,7 +81,7 @@ class TestOutput:
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "the current folder was removed" in done.stderr
 
-    def test_ranks_know_nothing_of_a_job_that_the_launcher_was_started_from(self, start):
+    def test_ranks_do_not_get_the_variables_of_an_outer_mpi_job(self, start):
         job = start(
             "print(sorted(name for name in os.environ if 'RANK' in name or 'PM' in name))",
             *[1],
@@ -90,7 +90,7 @@ class TestOutput:
         job.wait()
         assert "[]" in job.lines
 
-    def test_names_that_are_no_text_reach_the_ranks(self, tmp_path):
+    def test_run_folder_whose_name_is_not_text_reaches_the_ranks(self, tmp_path):
         (tmp_path / "script.py").write_text(RANK + "write_status(state='finished')")
         folder = os.fsencode(tmp_path) + b"/run-\xff"
         command = [
@@ -107,7 +107,7 @@ class TestOutput:
         assert done.returncode == 0, done.stderr
         assert os.path.exists(folder + b"/status.json")
 
-    def test_one_rank_needs_no_mpi(self, start):
+    def test_one_rank_starts_without_mpi(self, start):
         job = start(
             "print('mpi4py' in sys.modules, any(name.startswith('OMPI_COMM') "
             "for name in os.environ), 'parent', os.getppid())",
@@ -116,7 +116,7 @@ class TestOutput:
         job.wait()
         assert f"False False parent {job.process.pid}" in job.lines
 
-    def test_the_launcher_imports_nothing_heavy(self):
+    def test_launcher_imports_nothing_heavy(self):
         code = "import sys, impala_ms.launch; print(*sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         loaded = set(done.stdout.split())
@@ -130,7 +130,7 @@ class TestCommandLine:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=cwd)
 
     @pytest.mark.parametrize("ranks", ["0", "-1", "four", "2.5", "", "³", "9" * 5000])
-    def test_n_that_is_no_number_of_processes(self, ranks, tmp_path):
+    def test_n_that_is_not_a_whole_number_is_refused(self, ranks, tmp_path):
         (tmp_path / "script.py").touch()
         done = self.run("script.py", ranks, cwd=tmp_path)
         assert done.returncode == 2
@@ -139,23 +139,23 @@ class TestCommandLine:
         assert repr(ranks[:40]) in done.stderr
         assert not (tmp_path / "runs").exists()
 
-    def test_n_is_missing(self, tmp_path):
+    def test_missing_n_is_refused(self, tmp_path):
         (tmp_path / "script.py").touch()
         done = self.run("script.py", cwd=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
-    def test_n_against_the_configuration(self, tmp_path):
+    def test_n_that_contradicts_the_configuration_is_refused(self, tmp_path):
         (tmp_path / "script.py").touch()
         done = self.run("script.py", "3", "--set", "actor.number=3", cwd=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "3 ranks" in done.stderr
 
-    def test_no_such_script(self, tmp_path):
+    def test_script_that_is_not_there_is_named(self, tmp_path):
         done = self.run("nothing.py", "2", cwd=tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "nothing.py" in done.stderr
 
-    def test_nothing_given(self):
+    def test_empty_command_line_shows_the_usage(self):
         done = self.run()
         assert done.returncode == 2
         assert "Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]" in done.stderr
@@ -222,7 +222,7 @@ class TestCommandLine:
 
 
 class TestHostfile:
-    def test_is_taken_out_of_the_options(self, tmp_path, monkeypatch):
+    def test_hostfile_is_taken_out_of_the_options(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "hosts").write_text("node1 slots=4\n")
         hosts = tmp_path / "hosts"
@@ -232,7 +232,7 @@ class TestHostfile:
         assert launch.take_hostfile(["--seed", "3"]) == (None, ["--seed", "3"])
 
     @pytest.mark.parametrize("given", [["--hostfile"], ["--hostfile", "no"], ["--hostfile="]])
-    def test_that_is_not_there(self, given):
+    def test_hostfile_that_is_not_there_is_refused(self, given):
         with pytest.raises(ConfigError, match="there is no such file; it holds a line for each"):
             launch.take_hostfile(given)
 
@@ -244,13 +244,13 @@ class TestLinks:
         folder.mkdir(parents=True)
         return folder
 
-    def test_point_to_the_logs_of_this_run(self, tmp_path, run_dir):
+    def test_links_point_to_the_logs_of_this_run(self, tmp_path, run_dir):
         assert launch.link_logs(run_dir, tmp_path, 2) == []
         (run_dir / "worker_1.txt").write_text("log of rank 1")
         assert (tmp_path / "worker_1.txt").read_text() == "log of rank 1"
         assert not (tmp_path / "worker_2.txt").is_symlink()
 
-    def test_replace_those_of_an_earlier_run_with_more_ranks(self, tmp_path, run_dir):
+    def test_links_of_an_earlier_run_with_more_ranks_are_replaced(self, tmp_path, run_dir):
         earlier = tmp_path / "runs" / "earlier"
         earlier.mkdir()
         launch.link_logs(earlier, tmp_path, 4)
@@ -259,7 +259,7 @@ class TestLinks:
         assert links == ["worker_0.txt", "worker_1.txt"]
         assert (tmp_path / "worker_0.txt").readlink() == run_dir / "worker_0.txt"
 
-    def test_leave_files_of_the_user_alone(self, tmp_path, run_dir):
+    def test_files_of_the_user_stay(self, tmp_path, run_dir):
         (tmp_path / "worker_0.txt").write_text("mine")
         (tmp_path / "worker_9.txt").write_text("mine too")
         problems = launch.link_logs(run_dir, tmp_path, 2)
@@ -269,7 +269,7 @@ class TestLinks:
         assert (tmp_path / "worker_9.txt").read_text() == "mine too"
         assert (tmp_path / "worker_1.txt").is_symlink()
 
-    def test_leave_links_of_the_user_alone(self, tmp_path, run_dir):
+    def test_links_of_the_user_stay(self, tmp_path, run_dir):
         (tmp_path / "data").write_text("mine")
         for rank in (0, 7):
             (tmp_path / f"worker_{rank}.txt").symlink_to("data")
@@ -277,11 +277,11 @@ class TestLinks:
         assert "worker_0.txt" in problem
         assert {(tmp_path / f"worker_{rank}.txt").read_text() for rank in (0, 7)} == {"mine"}
 
-    def test_are_not_made_where_the_logs_are(self, run_dir):
+    def test_links_are_not_made_in_the_run_folder(self, run_dir):
         assert launch.link_logs(run_dir, run_dir, 2) == []
         assert list(run_dir.iterdir()) == []
 
-    def test_that_cannot_be_made_are_one_line(self, tmp_path, run_dir, monkeypatch):
+    def test_links_that_cannot_be_made_are_one_line(self, tmp_path, run_dir, monkeypatch):
         def refuse(*_):
             raise PermissionError(13, "Permission denied")
 

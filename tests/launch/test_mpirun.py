@@ -15,7 +15,9 @@ from tests.launch.launched import PROGRAM, line_with
 
 
 class TestCommand:
-    def test_no_mpirun_is_one_line_and_stops_only_those_who_need_it(self, tmp_path, monkeypatch):
+    def test_missing_mpirun_is_one_line_for_two_ranks_and_no_matter_for_one(
+        self, tmp_path, monkeypatch
+    ):
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
         script = tmp_path / "script.py"
         assert mpirun.rank_command(script, 1) == [sys.executable, str(script)]
@@ -31,7 +33,7 @@ class TestCommand:
                 mpirun.rank_command(script, 2)
 
     @pytest.mark.parametrize("home", [None, "/somewhere"])
-    def test_mpirun_has_a_home(self, monkeypatch, tmp_path, home):
+    def test_mpirun_always_gets_a_home(self, monkeypatch, tmp_path, home):
         """It does not start without; a user's own is kept."""
         monkeypatch.setenv("HOME", home or "")
         if home is None:
@@ -47,14 +49,14 @@ class TestCommand:
         assert mpirun.mpi_environment(str(tmp_path))["HOME"] == (home or str(tmp_path))
 
     @pytest.mark.parametrize(("user", "allowed"), [(0, True), (1000, False)])
-    def test_mpirun_is_told_about_root_only_if_it_is_root(self, monkeypatch, user, allowed):
+    def test_option_for_root_is_given_to_root_alone(self, monkeypatch, user, allowed):
         monkeypatch.setattr(os, "geteuid", lambda: user)
         command = mpirun.rank_command(Path("script.py"), 4)
         assert ("--allow-run-as-root" in command) == allowed
         assert command[command.index("-n") + 1] == "4"
         assert command[-2:] == [sys.executable, "script.py"]
 
-    def test_reaches_mpirun_and_what_the_ranks_need_goes_along(self, tmp_path):
+    def test_hostfile_reaches_mpirun_with_the_variables_that_ranks_need(self, tmp_path):
         command = mpirun.rank_command(Path("script.py"), 4, tmp_path / "hosts")
         assert command[command.index("--hostfile") + 1] == str(tmp_path / "hosts")
         sent = [word for before, word in itertools.pairwise(command) if before == "-x"]
@@ -84,7 +86,7 @@ class TestMachine:
 
     @pytest.mark.mpi
     @pytest.mark.parametrize("system", ["Slurm", "PBS"])
-    def test_a_job_of_a_batch_system_runs_here_and_says_so(self, start, tmp_path, system):
+    def test_job_of_a_batch_system_runs_on_this_host_and_says_so(self, start, tmp_path, system):
         (tmp_path / "nodes").write_text("elsewhere7\nelsewhere7\n")
         pbs = {"PBS_ENVIRONMENT": "PBS_INTERACTIVE", "PBS_JOBID": "77"}
         pbs["PBS_NODEFILE"] = str(tmp_path / "nodes")
@@ -96,7 +98,9 @@ class TestMachine:
         assert "=77), and all processes run on this machine" in said
         assert len([line for line in job.lines if "is up" in line]) == 3
 
-    def test_hosts_and_starters_that_the_user_names_are_taken(self, bare, tmp_path):
+    def test_hosts_and_settings_of_the_user_come_before_those_for_batch_systems(
+        self, bare, tmp_path
+    ):
         bare.setenv("SLURM_JOB_ID", "77")
         assert mpirun.ON_THIS_HOST.items() <= mpirun.mpi_environment("/s").items()
         assert len(mpirun.notices(None)) == 1
@@ -110,7 +114,7 @@ class TestMachine:
         assert mpirun.notices(None) == []
 
     @pytest.mark.mpi
-    def test_another_mpi_in_the_library_path_of_a_site_is_not_loaded(self, start, tmp_path):
+    def test_other_mpi_in_the_library_path_is_not_loaded(self, start, tmp_path):
         for name in ("libpmix.so.2", "libprrte.so.3", "libmpi.so.40", "libopen-pal.so.80"):
             (tmp_path / name).write_text("of another version")
         job = start(
@@ -120,9 +124,7 @@ class TestMachine:
         )
         assert job.wait() == 0, job.lines
 
-    def test_the_library_path_stays_where_nobody_has_set_it_or_the_mpi_is_the_users(
-        self, bare, tmp_path
-    ):
+    def test_library_path_is_changed_only_if_it_is_set_and_the_mpi_is_ours(self, bare, tmp_path):
         (tmp_path / "lib").mkdir()
         (tmp_path / "lib" / "libmpi.so").touch()
         bare.setattr(sys, "prefix", str(tmp_path))
@@ -133,14 +135,14 @@ class TestMachine:
         bare.setenv("IMPALA_MS_MPIRUN", "/site/bin/mpirun")
         assert mpirun.mpi_environment("/s")["LD_LIBRARY_PATH"] == "/site"
 
-    def test_settings_of_pmix_that_are_not_followed_are_named(self, bare):
+    def test_settings_of_pmix_are_named_as_ignored(self, bare):
         bare.setenv("PMIX_MCA_gds", "hash")
         assert mpirun.notices(None) == ["PMIX_MCA_gds is ignored"]
         assert "PMIX_MCA_gds" not in mpirun.mpi_environment("/s")
         bare.setenv("PMIX_RANK", "0")  # of the job that this one is started from
         assert mpirun.notices(None) == []
 
-    def test_little_shared_memory_is_said_in_one_line_and_done_without(self, bare):
+    def test_little_shared_memory_is_one_line_and_is_not_used(self, bare):
         assert mpirun.mpi_environment("/s")["OMPI_MCA_btl"] == "self,sm,tcp"
         bare.setattr(mpirun, "free_bytes", lambda folder: 2**20)
         assert mpirun.mpi_environment("/s")["OMPI_MCA_btl"] == "self,tcp"
@@ -149,7 +151,7 @@ class TestMachine:
         bare.setenv("OMPI_MCA_btl", "self,sm")
         assert mpirun.notices(None) == []
 
-    def test_no_room_for_temporary_files_is_said_before_anything_is_made(self, tmp_path):
+    def test_missing_room_for_temporary_files_is_refused_before_anything_is_made(self, tmp_path):
         (tmp_path / "script.py").touch()
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, "script.py", "3", "--run_dir", "run"],
@@ -164,7 +166,7 @@ class TestMachine:
         assert "make room, or set TMPDIR to a folder that has it" in done.stderr
         assert not (tmp_path / "run").exists()
 
-    def test_one_process_needs_no_room_but_a_folder(self, bare):
+    def test_one_process_needs_a_folder_for_temporary_files_but_no_room(self, bare):
         bare.setattr(mpirun, "free_bytes", lambda folder: 0)
         mpirun.check_room(1)
         with pytest.raises(ConfigError, match=r"0\.0 MB free, and MPI needs 2\.2 MB there for 2"):
