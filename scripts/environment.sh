@@ -60,7 +60,7 @@ print(sys.executable)' "$(python_limit)" 2>/dev/null
 # The first minor version that is too new: MindSpore 2.7.0 has no wheel for CPython 3.12.
 python_limit() { if [[ ${IMPALA_MS_MINDSPORE:-} == 2.7.0 ]]; then echo 12; else echo 13; fi; }
 
-missing() { "$1" -I "$root/scripts/requirements.py" missing "${@:2}" 2>/dev/null; }
+missing() { "$1" -I "$root/impala_ms/requirements.py" missing "${@:2}" 2>/dev/null; }
 
 # The stamp is written last: the extras that were installed, then the constraints that were used.
 # What it says may have become wrong since: packages removed, the system's Python exchanged.
@@ -106,11 +106,11 @@ install_all() {
     rm -f -- "$stamp"
     local mindspore=${IMPALA_MS_MINDSPORE:-} constraints=$venv/impala_ms.constraints wanted lacking
     sed "${mindspore:+s/^mindspore==.*/mindspore==$mindspore/}" "$root/constraints.txt" >"$constraints"
-    mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" list "$@")
+    mapfile -t wanted < <("$venv/bin/python" -I "$root/impala_ms/requirements.py" list "$@")
     say "Installing $(sed -n '/^mindspore==/p' "$constraints"), Open MPI, Gymnasium and what they" \
         "need${extras:+, for $extras too}$size ..."
     pip_install -c "$constraints" "${wanted[@]}"
-    mapfile -t wanted < <("$venv/bin/python" -I "$root/scripts/requirements.py" no-deps)
+    mapfile -t wanted < <("$venv/bin/python" -I "$root/impala_ms/requirements.py" no-deps)
     say "Installing ${wanted[*]} ..."
     pip_install --no-deps -c "$constraints" "${wanted[@]}"
     # Packages whose files are gone while pip still has them in its books.
@@ -150,7 +150,7 @@ can_install() {
 
 # pip, without those settings of the user that change what it installs and where.
 pip_install() {
-    with_progress "$log" "$venv/bin/python" -I "$root/scripts/requirements.py" pip install "$@"
+    with_progress "$log" "$venv/bin/python" -I "$root/impala_ms/requirements.py" pip install "$@"
 }
 
 # Runs a command with its output in a log file, and shows how much has arrived so far.

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # What starts several ranks, under "tests".
-RUNS = ("runs", "comm", "test_doctor.py", "test_launch.py", "test_session.py")
+RUNS = ("runs", "comm", "launch", "test_doctor.py", "test_session.py")
 
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))

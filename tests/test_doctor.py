@@ -38,7 +38,7 @@ def result(code=0, stdout="", stderr=""):
 
 
 @pytest.mark.mpi
-def test_this_machine_is_well(tmp_path):
+def test_this_machine_passes_all_checks(tmp_path):
     done = run("--json", cwd=tmp_path)
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
@@ -48,7 +48,7 @@ def test_this_machine_is_well(tmp_path):
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
 
 
-def test_lines_and_exit_code_of_a_wrong_version(tmp_path):
+def test_wrong_version_is_named_with_the_command_that_installs_another(tmp_path):
     (tmp_path / "numpy-2.1.0.dist-info").mkdir()
     done = run("--quick", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 1
@@ -60,14 +60,47 @@ def test_lines_and_exit_code_of_a_wrong_version(tmp_path):
     assert lines[-1].endswith("need attention")
 
 
+def test_installed_package_is_compared_with_what_pip_has_noted_down(monkeypatch, tmp_path):
+    """Without the clone around it; a pyproject.toml beside it may be of another package."""
+    monkeypatch.setattr(doctor.requirements, "PYPROJECT", str(tmp_path / "pyproject.toml"))
+    lines = ["numpy<2,>=1.26", "mindspore>=99", 'pytest>=8; extra == "dev"']
+    monkeypatch.setattr(doctor.metadata, "requires", lambda name: lines)
+    for text in ("", '[project]\nname = "another"\ndependencies = [\n"pytest>=99",\n]\n'):
+        (tmp_path / "pyproject.toml").write_text(text)
+        findings = {finding.name: finding for finding in doctor.versions()}
+        assert list(findings) == ["Python", "numpy", "mindspore", "mindspore-rl"]
+        assert findings["numpy"].state == doctor.OK
+        assert findings["mindspore"].what.endswith(", needed is mindspore>=99")
+
+
+def test_package_that_pip_does_not_know_has_no_versions_to_compare(monkeypatch, tmp_path):
+    def requires(name):
+        raise doctor.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.requirements, "PYPROJECT", str(tmp_path / "pyproject.toml"))
+    monkeypatch.setattr(doctor.metadata, "requires", requires)
+    _, unknown, *others = doctor.versions()
+    assert (unknown.name, unknown.state) == ("packages", doctor.OPTIONAL)
+    assert [finding.name for finding in others] == ["mindspore-rl"]
+
+
+def test_mindspore_rl_is_to_be_installed_without_its_dependencies(monkeypatch):
+    monkeypatch.setattr(doctor.requirements, "installed", dict)
+    findings = {finding.name: finding for finding in doctor.versions()}
+    do = findings["mindspore-rl"].do
+    assert do.startswith(f"{sys.executable} -m pip install --no-deps ")
+    assert do.endswith(" mindspore-rl==0.7.0")
+    assert "--no-deps" not in findings["numpy"].do
+
+
 @pytest.mark.parametrize("options", [["--jsn"], ["--json", "x"]])
-def test_misspelt_options(options):
+def test_misspelt_options_show_the_usage(options):
     done = run(*options)
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: python -m impala_ms doctor")
 
 
-def test_a_mindspore_that_cannot_be_imported(tmp_path):
+def test_mindspore_that_cannot_be_imported_is_bad(tmp_path):
     (tmp_path / "mindspore.py").write_text("raise ImportError('libmindspore.so is not there')\n")
     code = (
         "from impala_ms import doctor; print(*doctor.guarded(doctor.mindspore), sep='\\n'); "
@@ -87,7 +120,7 @@ def test_a_mindspore_that_cannot_be_imported(tmp_path):
     assert len(done.stdout.splitlines()) == 2, done.stderr
 
 
-def test_slow_convolutions(monkeypatch):
+def test_slow_convolutions_are_bad(monkeypatch):
     monkeypatch.setattr(doctor, "probe", result(stdout="25.3\n"))
     found = only(doctor.convolutions)
     assert found.state == doctor.BAD
@@ -96,7 +129,7 @@ def test_slow_convolutions(monkeypatch):
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler on this machine")
-def test_kernels(monkeypatch):
+def test_kernels_need_a_compiler(monkeypatch):
     (found,) = doctor.kernels()
     assert found.state == doctor.OK
     assert found.what.endswith(".so")
@@ -115,22 +148,24 @@ def test_kernels(monkeypatch):
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])
-def test_a_good_number_of_ranks_is_a_command(monkeypatch, cores):
+def test_good_number_of_ranks_is_given_as_a_command(monkeypatch, cores):
     monkeypatch.setattr(doctor.cpus, "usable_cores", lambda: cores)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     about_cores, good, *_ = doctor.cores()
     assert "quota" not in about_cores.what
-    assert good.what == (
-        f"{cores} or {cores + 1} (cores: {cores}): bash start_standalone.sh train.py {cores + 1}"
-    )
+    n = f"{cores} or {cores + 1} (cores: {cores})"
+    assert good.what == f"{n}: bash start_standalone.sh train.py {cores + 1}"
+    monkeypatch.setattr(doctor, "ROOT", Path("/nowhere"))  # where pip has put the package
+    _, good, *_ = doctor.cores()
+    assert good.what == f"{n}: python -m impala_ms train {cores + 1}"
 
 
-def test_a_quota_on_cores_is_named(monkeypatch):
+def test_quota_on_cores_is_named(monkeypatch):
     monkeypatch.setattr(doctor.cpus, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
     about_cores, good, *_ = doctor.cores()
     assert about_cores.what.startswith("2 of ")
-    assert about_cores.what.endswith("quota on CPU time holds it to that, its affinity allows 64")
+    assert about_cores.what.endswith("quota on CPU time allows no more, its affinity allows 64")
     assert good.what.startswith("2 or 3 (cores: 2)")
 
 
@@ -153,14 +188,14 @@ def test_optional_packages_have_a_version_or_the_command_that_installs_them(monk
     assert findings["box2d"].what.startswith("1.2.3: ")
 
 
-def test_no_mpirun(monkeypatch, tmp_path):
+def test_missing_mpirun_is_optional(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     found = only(doctor.mpi)
     assert found.state == doctor.OPTIONAL
     assert "N = 1, which needs no MPI" in found.what
 
 
-def test_ranks_that_do_not_talk_and_a_run_that_fails(monkeypatch):
+def test_ranks_that_do_not_talk_and_runs_that_fail_are_bad(monkeypatch):
     monkeypatch.setattr(doctor, "probe", result(1, stderr="x\nno route to host\n"))
     for check in (doctor.mpi, doctor.miniature_run):
         found = only(check)
@@ -168,7 +203,7 @@ def test_ranks_that_do_not_talk_and_a_run_that_fails(monkeypatch):
         assert found.what == "no route to host"
 
 
-def test_a_folder_that_cannot_be_written(monkeypatch):
+def test_folder_that_cannot_be_written_is_bad(monkeypatch):
     def refuse(**_):
         raise PermissionError(13, "Permission denied")
 
@@ -179,7 +214,7 @@ def test_a_folder_that_cannot_be_written(monkeypatch):
     assert "--run_dir" in found.do
 
 
-def test_a_check_that_fails_itself_is_a_finding():
+def test_check_that_fails_is_a_finding():
     def broken_check():
         raise KeyError("x")
         yield
@@ -189,7 +224,7 @@ def test_a_check_that_fails_itself_is_a_finding():
     assert "KeyError" in found.what
 
 
-def test_a_probe_that_does_not_end(monkeypatch):
+def test_probe_that_does_not_end_is_ended(monkeypatch):
     monkeypatch.setattr(doctor, "LIMIT_S", 0.2)
     done = doctor.probe([sys.executable, "-c", "import time; time.sleep(60)"])
     assert done.returncode == 124

@@ -79,9 +79,19 @@ ALLOWED = {
         {"classes", "cluster", "comm", "config", "cpus", "device", "errors"}
         | {"imports", "logs", "metrics", "run_dir"},
     ),
+    "mpirun": (set(), {"errors"}),
+    "proc": (set(), set()),
+    "job": (set(), {"metrics", "mpirun", "proc", "run_dir"}),
+    "conclusion": (set(), {"config", "job", "mpirun", "run_dir"}),
     "launch": (
-        {"yaml"},
-        {"config", "device", "envs", "errors", "help_text", "metrics", "run_dir"},
+        set(),
+        {"algorithms", "conclusion", "config", "envs", "errors", "job", "metrics", "mpirun"}
+        | {"run_dir"},
+    ),
+    "train": (set(), {"process"}),
+    "evaluate": (
+        set(),
+        {"agents", "checkpoint", "config", "device", "errors", "metrics"},
     ),
     "comparison": (
         {"matplotlib", "numpy"},
@@ -89,14 +99,19 @@ ALLOWED = {
     ),
     "compare": (set(), {"comparison", "metrics"}),
     "curves": (set(), {"comparison", "metrics"}),
-    "doctor": ({"ale_py", "requirements"}, {"cpus", "envs", "errors", "launch"}),
+    "requirements": (set(), set()),
+    "doctor": ({"ale_py"}, {"cpus", "envs", "errors", "mpirun", "requirements"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
-    "__main__": (set(), {"doctor", "errors", "launch", "metrics"}),
+    "__main__": (set(), {"metrics"}),
+}
+# Modules that start runs, look at them or at the machine: a rank needs none of them.
+COMMANDS = {
+    *("mpirun", "proc", "job", "conclusion", "launch", "train", "evaluate", "comparison"),
+    *("compare", "curves", "requirements", "doctor", "probes", "__main__"),
 }
 ALGORITHM = (
     {"mindspore", "numpy"},
-    {*ALLOWED, "algorithm"}
-    - {"process", "launch", "doctor", "__main__", "comparison", "compare", "curves"},
+    {*ALLOWED, "algorithm"} - COMMANDS - {"process"},
 )
 EXCEPTIONS = {"comm/mpi.py": {"mpi4py"}}
 

@@ -209,10 +209,11 @@ def test_scripts_of_other_commands_exist(readme):
 def test_options_in_the_text_exist():
     known = set(re.findall(r"--\w+", help_text.help_text("impala", ["--help", "all"])))
     scripts = (
-        "example/impala/evaluate.py",
+        "impala_ms/evaluate.py",
         "tests/benchmarks/runs.py",
-        "impala_ms/__main__.py",
+        "impala_ms/doctor.py",
         "impala_ms/launch.py",
+        "impala_ms/mpirun.py",
     )
     others = "".join(read(ROOT / script) for script in scripts)
     for readme in (ENGLISH, CHINESE):

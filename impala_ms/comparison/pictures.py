@@ -7,7 +7,6 @@ matplotlib is imported only here, and only when something is drawn.
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from impala_ms import algorithms
 from impala_ms.comparison import statistics
 from impala_ms.comparison.runs import Group, Run, RunError
-from impala_ms.launch import ROOT
+from impala_ms.envs.packages import pip_install
 
 # Ten colours that can be told apart by eyes of all kinds: Petroff 2021, arXiv:2107.02270.
 COLOURS = (
@@ -50,10 +49,7 @@ class Picture(NamedTuple):
 def missing(error: ModuleNotFoundError) -> str:
     """What to do without matplotlib, in one line."""
     package = (error.name or "").partition(".")[0]
-    return (
-        f"{package} is missing, which draws the pictures: {sys.executable} -m pip install "
-        f"-c {ROOT / 'constraints.txt'} {package}"
-    )
+    return f"{package} is missing, which draws the pictures: {pip_install(package)}"
 
 
 def style_of(number: int) -> tuple[str, str]:

@@ -36,8 +36,8 @@ _OF_ANOTHER_RUN = ("IMPALA_MS_STARTED", "IMPALA_MS_RUN_DIR", "IMPALA_MS_COMMAND"
 
 def train_command(algorithm: str, ranks: int, options: Sequence[str]) -> list[str]:
     """The command of one run, as a user gives it."""
-    script = launch.ROOT / "example" / algorithm / "train.py"
-    return [sys.executable, "-m", "impala_ms.launch", str(script), str(ranks), *options]
+    chosen = ["--algorithm", algorithm, *options]
+    return [sys.executable, "-m", "impala_ms", "train", str(ranks), *chosen]
 
 
 def run_all(comparison: Comparison, missing: Sequence[Run], display: Display) -> int | None:
@@ -170,7 +170,7 @@ class Runner:
 
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER_RUN}
-    path = [str(launch.ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    path = [str(launch.PACKAGE.parent), *filter(None, [kept.get("PYTHONPATH")])]
     return kept | {"PYTHONPATH": os.pathsep.join(path)}
 
 

@@ -8,7 +8,6 @@ machine and with one version of MindSpore.
 
 import argparse
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -45,11 +44,11 @@ def fingerprint(root, seed, *options):
         str(seed),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "impala_ms.launch", "train.py", str(RANKS)]
+        command = ["bash", root / "start_standalone.sh", "train.py", str(RANKS)]
         subprocess.run(
             [*command, "--run_dir", "run", *given, *options],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(root)},
+            env=common.environment() | {"PYTHONPATH": ""},
             check=True,
             stdout=subprocess.DEVNULL,
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 import common
 import numpy as np
 
-from impala_ms import launch
+from impala_ms import mpirun
 from impala_ms.trajectory import Batches, TrajectorySpec
 
 SIZE = 1_000_000  # weights, as those of a convolutional network
@@ -121,11 +121,11 @@ def main():
     if arguments.rank:
         return rank(arguments.seconds)
     add, copy = copies()
-    command = launch.rank_command(Path(__file__), arguments.senders + 1)
+    command = mpirun.rank_command(Path(__file__), arguments.senders + 1)
     with tempfile.TemporaryDirectory(prefix="impala_ms_") as folder:
         done = subprocess.run(
             [*command, "--rank", "--seconds", str(arguments.seconds)],
-            env=launch.mpi_environment(folder) | common.environment(),
+            env=mpirun.mpi_environment(folder) | common.environment(),
             stdout=subprocess.PIPE,
             text=True,
             check=True,

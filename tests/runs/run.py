@@ -11,7 +11,7 @@ from pathlib import Path
 
 from impala_ms.metrics.sinks import read_rows
 
-LAUNCHER = (sys.executable, "-m", "impala_ms.launch")
+LAUNCHER = (sys.executable, "-m", "impala_ms", "train")
 FOR_EVER = ("--total_env_steps", "1000000000")
 # On a busy machine the start of MindSpore alone may take ten times as long as on a quiet one.
 PATIENCE_S = 120.0

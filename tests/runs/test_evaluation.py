@@ -1,4 +1,4 @@
-"""Evaluation during training, and ``evaluate.py`` afterwards."""
+"""Evaluation during training, and ``python -m impala_ms evaluate`` afterwards."""
 
 import json
 import re
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from impala_ms import checkpoint
-from tests.conftest import ROOT
 from tests.runs.run import FOR_EVER
 
 EPISODES = 5
@@ -31,13 +30,13 @@ def run(request, start_for_all):
 
 
 def evaluate(run_dir, *options):
-    command = [sys.executable, ROOT / "example" / "impala" / "evaluate.py", run_dir, *options]
+    command = [sys.executable, "-m", "impala_ms", "evaluate", run_dir, *options]
     return subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=120, check=False
     )
 
 
-def test_only_actor_1_evaluates_and_says_so(run):
+def test_only_actor_1_evaluates_and_logs_it(run):
     said = re.findall(r"^evaluate in actor 1, avg_reward (\d+\.\d)  \[", run.log(run.actor), re.M)
     begun = run.log(run.actor).count("Evaluating in actor 1  [")
     assert 1 <= len(said) <= begun <= len(said) + 1  # the end of the run may interrupt one
@@ -47,14 +46,14 @@ def test_only_actor_1_evaluates_and_says_so(run):
     assert {f"{value:.1f}" for value in values} <= set(said)
 
 
-def test_versions_are_those_of_the_weights(run):
+def test_evaluations_give_the_version_of_their_weights(run):
     versions = [row["eval_version"] for row in run.rows() if row["eval_version"] is not None]
     assert versions == sorted(versions)
     assert versions[0] >= 15
     assert all(row["eval_version"] <= row["updates"] for row in run.rows() if row["eval_version"])
 
 
-def test_the_best_can_be_played_again(run):
+def test_best_evaluation_can_be_played_again(run):
     _, state = checkpoint.load(run.run_dir / "checkpoints" / checkpoint.BEST)
     returns = np.array(state["eval_returns"])
     assert len(returns) == EPISODES
@@ -91,17 +90,17 @@ def copy(start_for_all, tmp_path_factory):
 
 
 class TestEvaluate:
-    def test_the_newest_with_sampled_actions(self, copy):
+    def test_newest_checkpoint_is_played_with_sampled_actions(self, copy):
         done = evaluate(copy, "--episodes", 4)
         assert done.returncode == 0, done.stderr
         assert re.search(r"^return \d.*standard error of 4 sampled episodes", done.stdout)
 
-    def test_a_folder_that_is_no_run(self, tmp_path):
+    def test_folder_without_a_run_is_refused(self, tmp_path):
         done = evaluate(tmp_path / "nothing")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"{tmp_path}/nothing is not a run folder: it holds no config.json\n"
 
-    def test_a_checkpoint_that_is_damaged(self, copy, tmp_path):
+    def test_damaged_checkpoint_is_refused(self, copy, tmp_path):
         whole = checkpoint.listing(copy / "checkpoints")[0]
         damaged = tmp_path / "damaged.ckpt"
         damaged.write_bytes(whole.read_bytes()[:1000])
@@ -110,7 +109,7 @@ class TestEvaluate:
         assert done.stderr.startswith(f"cannot read the checkpoint {damaged}")
         assert done.stderr.count("\n") == 1
 
-    def test_no_best_without_evaluation_in_training(self, copy):
+    def test_best_checkpoint_needs_evaluation_in_training(self, copy):
         done = evaluate(copy, "--checkpoint", "best")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert "has no best checkpoint" in done.stderr
@@ -131,26 +130,25 @@ class TestEvaluate:
             ({"fails_at_step": 5}, "failed: ValueError: the wheel came off at step 5 in step 5"),
         ],
     )
-    def test_an_environment_that_fails_or_leaves(self, copy, tmp_path, kwargs, says):
+    def test_environment_that_fails_or_exits_is_named(self, copy, tmp_path, kwargs, says):
         id = "tests.runs.plugins:Troubled-v0"
         done = evaluate(self.with_environment(copy, tmp_path, id, kwargs | {"rank": 0}))
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.splitlines()[-1].startswith(says)
 
-    def test_settings_that_are_damaged(self, copy, tmp_path):
+    def test_damaged_settings_are_refused(self, copy, tmp_path):
         folder = self.with_environment(copy, tmp_path, "CartPole-v1", 5)
         done = evaluate(folder)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         assert f"eval_env.kwargs = 5 ({folder}/config.json): must be dict" in done.stderr
 
-    def test_one_episode_has_no_error(self, copy):
+    def test_one_episode_has_no_standard_error(self, copy):
         done = evaluate(copy, "--episodes", 1)
         assert re.match(r"return \d+\.\d\d \(of 1 sampled episode\) of ", done.stdout)
 
     @pytest.mark.parametrize(("output", "code"), [(">/dev/full", 1), (">&-", 0)])
-    def test_output_that_nobody_takes(self, copy, output, code):
-        program = ROOT / "example" / "impala" / "evaluate.py"
-        command = f"{sys.executable} {program} {copy} --episodes 1 {output}"
+    def test_output_that_cannot_be_written_is_not_a_traceback(self, copy, output, code):
+        command = f"{sys.executable} -m impala_ms evaluate {copy} --episodes 1 {output}"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
         assert done.returncode == code
         assert "Traceback" not in done.stderr

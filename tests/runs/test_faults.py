@@ -210,7 +210,7 @@ class TestKilled:
         run.kill(0)
         assert run.wait() == 1
         assert time.monotonic() - killed < 10
-        assert "the learner (rank 0) ended without a word" in run.lines[-1]
+        assert "rank 0 ended and did not say why" in run.lines[-1]
         tail = run.lines[run.lines.index(run.line("the end of run/worker_0.txt")) + 1 : -1]
         assert [line.strip() for line in tail] == run.log(0).splitlines()[-len(tail) :]
         assert not (run.run_dir / "status.json").exists()
@@ -252,7 +252,7 @@ class TestKilled:
         assert time.monotonic() - killed < OVER_S
         said = f"rank {rank} ended before all ranks were connected"
         assert run.lines[-1].startswith(
-            f"failed: {said if rank else 'the learner (rank 0) ended without a word'}"
+            f"failed: {said if rank else 'rank 0 ended and did not say why'}"
         )
 
     def test_the_run_folder_is_removed(self, start):
@@ -428,8 +428,8 @@ class TestCommandLine:
     def test_no_mpi(self, start, tmp_path):
         """An installation of Python without mpirun beside it."""
         program = (
-            f"import sys; sys.prefix = {str(tmp_path)!r}; from impala_ms.launch import main;"
-            "sys.exit(main(sys.argv[1:]))"
+            f"import sys; sys.prefix = {str(tmp_path)!r}; from impala_ms.__main__ import main;"
+            "sys.exit(main(['train', *sys.argv[1:]]))"
         )
         line = self.refuse(start, 2, command=(sys.executable, "-c", program))
         assert f"no {tmp_path}/bin/mpirun" in line

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from impala_ms import doctor, launch
+from impala_ms import doctor
 from impala_ms.errors import ConfigError
+from impala_ms.mpirun import rank_command
 from tests.runs.run import FOR_EVER
 from tests.runs.test_faults import (
     FAILS_WHILE_THE_LEARNER_COMPILES,
@@ -102,4 +103,4 @@ def test_the_doctor_knows_it(mpirun, monkeypatch):
 def test_no_hostfile(mpirun, monkeypatch, tmp_path):
     monkeypatch.setenv("IMPALA_MS_MPIRUN", str(mpirun))
     with pytest.raises(ConfigError, match=r"--hostfile needs Open MPI, and .*/mpirun is MPICH's"):
-        launch.rank_command(tmp_path / "train.py", 2, tmp_path / "hosts")
+        rank_command(tmp_path / "train.py", 2, tmp_path / "hosts")

@@ -111,7 +111,7 @@ def test_a_finished_run_has_nothing_to_do(finished, copy, start):
     assert run.json("status.json")["updates"] == finished.json("status.json")["updates"]
     assert "learner step compiled" not in run.log(0).partition("resumed from")[2]
     assert "--total_env_steps gives more" in run.line("nothing is left to do")
-    assert run.line("evaluate").endswith("evaluate.py run")
+    assert run.line("evaluate").endswith("-m impala_ms evaluate run")
 
 
 def test_a_run_that_still_goes_on(start):

@@ -1,18 +1,23 @@
-"""What pyproject.toml asks for: ``list`` it, say what is ``missing`` here, have ``pip`` install it.
+"""The packages that pyproject.toml asks for: lists them, finds what is missing, runs pip.
 
-Usage: ``requirements.py list | no-deps | missing [EXTRA ...]``, or ``... pip ARGUMENT ...``
+Usage: ``requirements.py list | no-deps | missing [EXTRA …]``, or ``requirements.py pip ARGUMENT …``
 
-``missing`` runs at every start, in an environment that may hold nothing at all. So it needs only
-the standard library, reads pyproject.toml by hand (tomllib is new in 3.11) and takes versions from
-the names of the ``*.dist-info`` folders: a few milliseconds instead of a hundred.
+start_standalone.sh runs it by its path, in an environment that may hold nothing at all. So it
+needs only the standard library, and nothing of this package. ``missing`` runs at every start: it
+reads pyproject.toml by hand (tomllib is new in 3.11) and takes versions from the names of the
+``*.dist-info`` folders, in a few milliseconds instead of a hundred.
 """
 
 import os
 import re
 import sys
 
-# What pip may be told by the user, in variables or in its configuration: where packages come from.
-# The rest may change what is installed, or where: target, prefix, root, user, dry-run, python, ...
+# Installed with --no-deps. mindspore-rl asks for pyyaml==6.0, which has no wheel for CPython 3.12,
+# and for gym, which is not maintained any more; compat.py puts gymnasium in its place.
+NO_DEPS = ["mindspore-rl==0.7.0"]
+
+# Settings of pip that the user may make, in variables or in its configuration: where packages come
+# from. Others may change what is installed, or where: target, prefix, root, user, dry-run, …
 PIP_SETTINGS = {
     *("index-url", "extra-index-url", "no-index", "find-links", "prefer-binary", "only-binary"),
     *("cert", "client-cert", "trusted-host", "proxy", "timeout", "default-timeout", "retries"),
@@ -63,11 +68,11 @@ def distributions() -> dict[str, str]:
 
 
 def is_hollow(dist_info: str) -> bool:
-    """Whether a folder or module of a distribution is gone, which pip does not notice."""
+    """Whether a folder or module of a distribution is not there, which pip does not notice."""
     site_packages = os.path.dirname(dist_info)
     try:
         with open(os.path.join(dist_info, "RECORD"), encoding="utf-8", errors="replace") as file:
-            lines = file.readlines(100_000)  # that of MindSpore has 2 MB
+            lines = file.readlines(100_000)  # MindSpore's has 2 MB
     except OSError:  # not written by all package managers
         return False
     tops = {re.split("[/,]", line)[0] for line in lines} - {"..", "__pycache__"}
@@ -75,7 +80,7 @@ def is_hollow(dist_info: str) -> bool:
 
 
 def normalise(name: str) -> str:
-    """The one spelling of a distribution's name: ``types-PyYAML`` is ``types_pyyaml``."""
+    """A distribution's name in one spelling: ``types-PyYAML`` is ``types_pyyaml``."""
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
@@ -91,18 +96,17 @@ def missing(wanted: list[str]) -> list[str]:
 
 def split(requirement: str) -> tuple[str, str]:
     """``("name", ">=1.2,<2")``."""
-    name, bounds = re.fullmatch(r"([\w.-]+?)\s*((?:[<>=]=?.*)?)", requirement).groups()
-    return name, bounds
+    name = re.split("[<>= ]", requirement)[0]
+    return name, requirement.removeprefix(name).strip()
 
 
 def is_met(requirement: str, versions: dict[str, str]) -> bool:
-    """Whether ``name>=1.2,<2`` holds; release numbers only, which is all that is used here."""
+    """Whether ``name>=1.2,<2`` holds; only release numbers are compared."""
     name, bounds = split(requirement)
     version = versions.get(normalise(name))
     return version is not None and all(
-        holds(version, *re.fullmatch(r"\s*(<=|>=|==|<|>)\s*([\d.]+)\s*", bound).groups())
-        for bound in bounds.split(",")
-        if bound
+        holds(version, operator, number)
+        for operator, number in re.findall(r"(<=|>=|==|<|>)\s*([\d.]+)", bounds)
     )
 
 
@@ -137,9 +141,9 @@ def setting(name: str) -> str:
 
 
 def configured() -> dict[str, str]:
-    """Those of ``PIP_SETTINGS`` that pip's configuration files have, as environment variables.
+    """The ``PIP_SETTINGS`` in pip's configuration files, as environment variables.
 
-    ``pip config list`` takes ``user = true``, which they may hold, for its own option.
+    ``pip config list`` does not do: it takes ``user = true`` in them for an option of its own.
     """
     import configparser
 
@@ -157,7 +161,7 @@ def configured() -> dict[str, str]:
 
 
 def configuration_files() -> list[str]:
-    """Where pip looks, the least important first, as its documentation says."""
+    """The files that pip reads, the least important first, as its documentation says."""
     home, own = os.path.expanduser("~"), os.environ.get("PIP_CONFIG_FILE", "")
     if own == os.devnull:
         return []
@@ -177,11 +181,11 @@ def main() -> int:
     with open(PYPROJECT, encoding="utf-8") as file:
         text = file.read()
     if what == "no-deps":
-        lines = read_list(text, "no-deps")
+        lines = NO_DEPS
     elif what == "list":
         lines = requirements(text, extras)
     else:
-        lines = missing(requirements(text, extras) + read_list(text, "no-deps"))
+        lines = missing(requirements(text, extras) + NO_DEPS)
     sys.stdout.write("".join(line + "\n" for line in lines))
     return int(what == "missing" and bool(lines))
 
