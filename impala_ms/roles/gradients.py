@@ -126,16 +126,16 @@ class GradientServer(GradientLearner):
         policy: Network whose weights are learned.
         params: ``learner_params`` of the configuration.
         total_env_steps: Environment steps at which a linear schedule reaches 0.
-        statistics: Names of the numbers that describe the workers' loss.
+        described_by: Class of the workers' learner, whose statistics and columns are reported.
 
     Source:
         Mnih et al. 2016, arXiv:1602.01783, section 5.1 (shared RMSProp).
     """
 
-    def __init__(self, policy, params, total_env_steps, statistics):
+    def __init__(self, policy, params, total_env_steps, described_by):
         """Give each parameter its place in a gradient."""
         super().__init__(policy, params, total_env_steps)
-        self.statistics = statistics
+        self.statistics, self.columns = described_by.statistics, described_by.columns
         self.mean = params["loss_reduction"] == "mean"
         self.shapes = tuple(tuple(parameter.shape) for parameter in self.optimizer.parameters)
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes]).tolist()
@@ -195,7 +195,6 @@ class Gradients:
     def __init__(self, config):
         self.config = config
         self.learner_type = resolve(config.algorithm_config["learner"]["type"])
-        self.statistics = self.learner_type.statistics
         self.per_update = config.trainer_params["gradients_per_update"]
 
     def acting(self, spec, policy, parts):
@@ -213,7 +212,7 @@ class Gradients:
             policy,
             config.learner_params,
             config.trainer_params["total_env_steps"],
-            self.statistics,
+            self.learner_type,
         )
         return self.layout(spec, policy), server
 
@@ -224,4 +223,4 @@ class Gradients:
     def layout(self, spec, policy):
         """Of a message."""
         size = sum(parameter.size for parameter in policy.trainable_params())
-        return GradientLayout(spec, size, (*self.statistics, "gradient_norm"))
+        return GradientLayout(spec, size, (*self.learner_type.statistics, "gradient_norm"))
