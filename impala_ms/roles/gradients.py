@@ -187,6 +187,7 @@ class Gradients:
             policy lag grows with the workers and not with buffers.
         per_update: Gradients in an update.
         in_flight: Buffers of one worker.
+        needed: Workers without which no update could be made.
     """
 
     is_answered = True
@@ -195,7 +196,7 @@ class Gradients:
     def __init__(self, config):
         self.config = config
         self.learner_type = resolve(config.algorithm_config["learner"]["type"])
-        self.per_update = config.trainer_params["gradients_per_update"]
+        self.per_update = self.needed = config.trainer_params["gradients_per_update"]
 
     def acting(self, spec, policy, parts):
         """``(layout of the messages, MindSpore RL's trainer of a worker)``."""

@@ -60,7 +60,7 @@ class RoleSession(compat.Session):
             mailbox,
             self.config.places[0].hub_of,
             answers=self.work.is_answered,
-            min_actors=every or params["min_actors"],
+            min_actors=every or max(params["min_actors"], self.work.needed),
             start_timeout_s=params["start_timeout_s"],
             heartbeat_s=params["heartbeat_s"],
             restarts=0 if every else params["restart_actors"] * RESTARTS,

@@ -14,9 +14,11 @@ class Unrolls:
         is_answered: Whether an actor waits for new weights after each unroll.
         per_update: S, unrolls in a batch.
         in_flight: Buffers of one actor.
+        needed: Actors without which no batch could be filled.
     """
 
     is_answered = False
+    needed = 1
 
     def __init__(self, config):
         self.config, params = config, config.trainer_params

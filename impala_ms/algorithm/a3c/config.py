@@ -7,6 +7,7 @@ each key means, and its default. To change a default here, give it by name:
 """
 
 from impala_ms import settings
+from impala_ms.cluster.topology import acting
 from impala_ms.messages import count
 from impala_ms.metrics.columns import ACTOR_CRITIC
 from impala_ms.setting_checks import baseline_without_core
@@ -30,12 +31,12 @@ RETURNS = {
 
 GRADIENTS = {
     "gradients_per_update": Setting(
-        1,
+        None,
         "int | None",
         "gradients",
         ">= 1",
-        "An update applies so many gradients together, weighted by their valid rows. None takes as "
-        "many as there are workers; when synchronous, this is A2C.",
+        "An update applies so many gradients together, weighted by their valid rows. None: 1, and "
+        "when synchronous one of each worker, which is A2C.",
     ),
     "synchronous": Setting(
         False,
@@ -144,8 +145,20 @@ def check(values):
     """What does not fit together, one line for each problem."""
     return [
         *baseline_without_core(values),
+        *enough_workers(values),
         *one_gradient_of_each_worker(values),
         *no_running_statistics(values),
+    ]
+
+
+def enough_workers(values):
+    """Each worker has one gradient under way."""
+    gradients, workers = values.get("trainer.gradients_per_update"), values.actors
+    if not gradients or gradients <= workers:
+        return []
+    return [
+        f"{values.given('trainer.gradients_per_update')}: {count(workers, 'worker')} have "
+        f"{workers} under way: give {workers} or fewer, or N = {gradients + 1}"
     ]
 
 
@@ -171,10 +184,11 @@ def no_running_statistics(values):
 
 
 def derive(values, places):
-    """As many gradients as there are workers, where the number is None."""
+    """How many gradients there are in an update, where the number is None."""
     if values.get("trainer.gradients_per_update", 0) is not None:
         return {}
-    return {"trainer.gradients_per_update": sum(place.role == "worker" for place in places)}
+    every = max(acting(places), 1)
+    return {"trainer.gradients_per_update": every if values.get("trainer.synchronous") else 1}
 
 
 def sizes(values):
