@@ -183,6 +183,7 @@ class Gradients:
         config: ``Config``.
 
     Attributes:
+        name: Of what travels, in the logs.
         is_answered: A worker goes on only with weights that contain its own gradient, so that the
             policy lag grows with the workers and not with buffers.
         per_update: Gradients in an update.
@@ -190,6 +191,7 @@ class Gradients:
         needed: Workers without which no update could be made.
     """
 
+    name = "gradients"
     is_answered = True
     in_flight = 1
 

@@ -133,7 +133,7 @@ class Records:
             return
         self.shown_s = now
         busy = [f"rank {rank}, which {doing}" for rank, doing in self.hub.doing().items()]
-        what = what or ", ".join(busy) or "unrolls"
+        what = what or ", ".join(busy) or self.parts.work.name
         total = self.params.get("total_env_steps")
         row = {"env_steps": self.recorder.env_steps, "total_env_steps": total} | self.last_row
         row |= {"env_steps_per_s": None, "eta_s": None}

@@ -123,7 +123,8 @@ class RoleSession(compat.Session):
         layout, trainer = self.work.acting(spec, policy, parts)
         spoke.begin([layout.empty() for _ in range(self.work.in_flight)], actor.weights.size)
         if job.rank > 0:
-            logger.info("messages of %d bytes, layout %s", layout.nbytes, layout.digest())
+            what = self.work.name, layout.nbytes, layout.digest()
+            logger.info("%s of %d bytes, layout %s", *what)
         actor.begin()
         return trainer
 

@@ -11,12 +11,14 @@ class Unrolls:
         config: ``Config``.
 
     Attributes:
+        name: Of what travels, in the logs.
         is_answered: Whether an actor waits for new weights after each unroll.
         per_update: S, unrolls in a batch.
         in_flight: Buffers of one actor.
         needed: Actors without which no batch could be filled.
     """
 
+    name = "unrolls"
     is_answered = False
     needed = 1
 

@@ -90,6 +90,7 @@ class TestCounting:
         config = SimpleNamespace(epoch=0, to_json=dict)
         parts = SimpleNamespace(
             learner=None,
+            work=SimpleNamespace(name="unrolls"),
             hub=SimpleNamespace(intake=SimpleNamespace(env_steps_received=0, env_steps_dropped=0)),
             recorder=recorder,
             job=SimpleNamespace(config=config, wall_time_s=lambda: 0.0),

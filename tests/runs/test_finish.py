@@ -141,7 +141,7 @@ def test_configuration_and_circumstances(run):
     assert config["collect_env_params"]["num_envs"] == ENVS
     assert config["eval_env_params"]["id"] == "CartPole-v1"
     assert meta["versions"]["mindspore"]
-    assert meta["argv"][1:3] == ["train.py", str(run.ranks_given)]
+    assert meta["argv"][1:4] == ["train", "train.py", str(run.ranks_given)]
 
 
 def test_no_environment_variable_is_kept(run):
