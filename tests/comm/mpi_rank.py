@@ -235,7 +235,7 @@ def abort_ends_all_ranks(transport):
 
 def main(name):
     """Play the case; exit code 1 and a line if it fails or takes too long."""
-    transport = MPITransport(in_place_of=(2, 3) if taken_place() else None)
+    transport = MPITransport(in_place_of=(2, 3, 0) if taken_place() else None)
     check(transport.size, 3)
     check(transport.concurrent, True)
     case = globals().get(name) or getattr(contract, name)

@@ -615,7 +615,7 @@ class TestIds:
         env.close()
 
     def test_another_vectorization(self):
-        with pytest.raises(MakeError, match="'asynchronous' is none of auto"):
+        with pytest.raises(MakeError, match=r"must be one of auto, .*, not 'asynchronous'"):
             make_vec("Counting-v0", num_envs=1, seeds=[0], vectorization="asynchronous")
 
 

@@ -12,7 +12,7 @@ from impala_ms.envs.external import GymnasiumVectorEnvironment
 from impala_ms.envs.make import MakeError, make_vec
 from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
-from impala_ms.trajectory import leaf_array, leaves
+from impala_ms.spaces import leaf_array, leaves
 from tests.envs import fakes
 
 
