@@ -1,6 +1,6 @@
-"""Stacks of the newest frames: made for the policy that acts, and made again by the learner.
+"""Stacks of the newest frames: the actor makes them for its policy, the learner makes them again.
 
-Input: frames, and where episodes begin. Output: stacks, or the numbers of the frames in each.
+Input: frames, and where episodes begin. Output: stacks, or the row numbers of the frames in each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 def push_frame(
     stack: NDArray[Any], frame: NDArray[Any], first: NDArray[np.bool_], out: NDArray[Any]
 ) -> None:
-    """The stack after one more frame; a new episode fills it with its first frame.
+    """Add a frame to the stacks; a new episode fills its stack with its first frame.
 
     Args:
         stack: ``[E, k, ...]``, oldest frame first; may be ``out``.
@@ -28,7 +28,7 @@ def push_frame(
         out[first] = frame[first, None]
 
 
-def stack_places(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int32]:
+def frame_rows(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int32]:
     """Which frames of a batch make the stacks that ``push_frame`` made for the policy.
 
     Args:
@@ -36,15 +36,15 @@ def stack_places(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int32
         frame_stack: k.
 
     Returns:
-        ``[S, T+1, E, k]``: numbers of rows of the frames ``[S, T+k, E, ...]`` laid out as
-        ``[S * (T+k) * E, ...]``, the oldest frame of each stack first.
+        ``[S, T+1, E, k]``: row numbers in the frames ``[S, T+k, E, ...]`` when these are reshaped
+        to ``[S * (T+k) * E, ...]``, the oldest frame of each stack first.
     """
     unrolls, rows, envs = first.shape
     row = np.arange(rows)[:, None]
-    # the row of frames before which a stack has nothing: its episode's first, if it began here
+    # the oldest frame that a stack may hold: the first of its episode, if it began in this unroll
     begun = np.where(first, row + frame_stack - 1, 0)
     begun = np.maximum.accumulate(begun, 1)[..., None]
     frames = np.maximum(row[..., None] + np.arange(frame_stack), begun)
     unroll = np.arange(unrolls)[:, None, None, None] * (rows + frame_stack - 1)
-    places: NDArray[Any] = (unroll + frames) * envs + np.arange(envs)[:, None]
-    return places.astype(np.int32)
+    numbers: NDArray[Any] = (unroll + frames) * envs + np.arange(envs)[:, None]
+    return numbers.astype(np.int32)

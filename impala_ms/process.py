@@ -228,7 +228,7 @@ def connect(run, size):
     from impala_ms.comm.mpi import MPITransport
 
     replaced = (run.rank, size, run.place.spoke_of[0]) if run.incarnation else None
-    transport = MPITransport(in_place_of=replaced)
+    transport = MPITransport(replacement=replaced)
     if run.place.hub_of:
         run.hub_end = transport
     if run.place.spoke_of:

@@ -41,11 +41,11 @@ class Layout:
     def __init__(self, fields: Fields) -> None:
         """Lay out one field after the other."""
         self.fields = fields
-        self.places: dict[str, slice] = {}
+        self.slices: dict[str, slice] = {}
         end = ALIGNMENT_BYTES  # the layout that the message says it has, see ``empty``
         for name, (shape, dtype) in self.fields.items():
             size = dtype.itemsize * math.prod(shape)
-            self.places[name] = slice(end, end + size)
+            self.slices[name] = slice(end, end + size)
             end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self.nbytes = end
         self._header = np.frombuffer(bytes.fromhex(self.digest()), np.uint8)
@@ -88,7 +88,7 @@ class Layout:
                 f"{header.tobytes().hex()}: do all ranks run the same version and settings?"
             )
         return {
-            name: data[self.places[name]].view(dtype).reshape(shape)
+            name: data[self.slices[name]].view(dtype).reshape(shape)
             for name, (shape, dtype) in self.fields.items()
         }
 
@@ -119,7 +119,7 @@ class TrajectorySpec(Layout):
         policy_parameters: Numbers that describe the behaviour policy at a step (A logits).
         frame_stack: k, newest frames that the policy sees as one observation ``[k, ...]``. Frames
             travel once: the k - 1 before row 0, as the policy saw them, and one a row; see
-            ``stack_places``.
+            ``frame_rows``.
         mask_size: Entries of an action mask, or 0.
         inputs: What the policy reads beside observations: of ``last_action``, ``last_reward`` and
             ``core_state``, which travel as they were before row 0.

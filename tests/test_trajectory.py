@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from impala_ms.frames import push_frame, stack_places
+from impala_ms.frames import frame_rows, push_frame
 from impala_ms.spaces import leaf_array, leaves
 from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, non_finite
 
@@ -157,11 +157,11 @@ class TestSpec:
         for spec in random_specs(60):
             end = ALIGNMENT_BYTES  # of the header
             for name, (shape, dtype) in spec.fields.items():
-                place = spec.places[name]
-                assert place.start % ALIGNMENT_BYTES == 0
-                assert place.start >= end
-                assert place.stop - place.start == dtype.itemsize * np.prod(shape, dtype=int)
-                end = place.stop
+                part = spec.slices[name]
+                assert part.start % ALIGNMENT_BYTES == 0
+                assert part.start >= end
+                assert part.stop - part.start == dtype.itemsize * np.prod(shape, dtype=int)
+                end = part.stop
             assert end <= spec.nbytes < end + ALIGNMENT_BYTES
 
     def test_views_share_the_memory(self):
@@ -425,7 +425,7 @@ class TestStackedFrames:
             batches.add(fields)
         batch = batches.take(0.0)
         assert batch["observation"].shape == (unrolls, self.T + self.K, self.E, 2, 2)
-        stacks = batch["observation"].reshape(-1, 2, 2)[stack_places(batch["first"], self.K)]
+        stacks = batch["observation"].reshape(-1, 2, 2)[frame_rows(batch["first"], self.K)]
         for unroll in range(unrolls):
             part = slice(unroll * self.T, (unroll + 1) * self.T + 1)
             np.testing.assert_array_equal(stacks[unroll], acted[part])

@@ -11,7 +11,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms import compat
-from impala_ms.frames import stack_places
+from impala_ms.frames import frame_rows
 from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
 
@@ -158,7 +158,7 @@ class GradientLearner(compat.Learner):
         arrays = self.policy.prepare([array.reshape(-1, *array.shape[3:]) for array in arrays])
         arrays = [array.reshape(*rows, *array.shape[1:]) for array in arrays]
         if self.stacks:
-            arrays.append(stack_places(batch["first"], self.policy.frame_stack))
+            arrays.append(frame_rows(batch["first"], self.policy.frame_stack))
         arrays += [batch[name] for name in (*INPUTS, *self.before)]
         if "action_mask" in batch:
             arrays.append(batch["action_mask"])
@@ -199,16 +199,16 @@ def rows_of(observation):
     return rows
 
 
-def stacked(frames, places):
+def stacked(frames, rows):
     """Stacks of frames, ``[S, T+1, E, k, ...]``.
 
     Args:
         frames: ``[S, T+k, E, ...]``.
-        places: ``[S, T+1, E, k]`` of ``stack_places``.
+        rows: ``[S, T+1, E, k]`` of ``frame_rows``.
     """
     frame = frames.shape[3:]
-    stacks = ops.gather(frames.reshape((-1, math.prod(frame))), places.reshape(-1), 0)
-    return stacks.reshape((*places.shape, *frame))
+    stacks = ops.gather(frames.reshape((-1, math.prod(frame))), rows.reshape(-1), 0)
+    return stacks.reshape((*rows.shape, *frame))
 
 
 def make_optimizer(parameters, params):

@@ -1,1 +1,1 @@
-"""Who talks to whom: places, messages, hubs and spokes. Nothing here knows MindSpore."""
+"""Who talks to whom: places, messages, hubs and spokes. Nothing here needs MindSpore."""

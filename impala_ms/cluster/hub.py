@@ -1,7 +1,7 @@
-"""The end that is worked for: it takes work from its spokes and gives them the newest weights.
+"""The hub: it takes work from its spokes and gives them the newest weights.
 
-Input: unrolls or gradients from ``cluster/spoke``, weights of ``roles/learning``. Output: full
-batches of a store (``trajectory.Batches``); weights to each spoke; who is gone, and replaced.
+Input: unrolls or gradients from ``cluster/spoke``, weights from ``roles/learning``. Output: full
+batches of a store (``trajectory.Batches``); weights to each spoke. Lost spokes are replaced.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from impala_ms.comm.transport import Message, Pending
 from impala_ms.errors import RunError
 from impala_ms.trajectory import Batch, Batches, Layout
 
-PAUSE_S = 1.0  # without a look at messages: this rank was busy or stopped, not the others silent
+PAUSE_S = 1.0  # after a longer pause of this rank itself, the spokes do not count as silent
 
 
 class Taken(NamedTuple):
     """What became of a piece of work.
 
     Attributes:
-        actor_steps: Decisions of the process that made it, so far.
+        actor_steps: Decisions so far of the process that made it.
         accepted: Whether it is in the store.
-        problem: What in it is not finite, or None.
+        problem: Which value in it is not finite, or None.
     """
 
     actor_steps: int
@@ -57,13 +57,13 @@ class Taken(NamedTuple):
 
 
 class Intake:
-    """Puts work into a store: refuses what is too old or not finite, and counts.
+    """Puts work into a store, drops work that is too old or not finite, and counts both.
 
     Args:
-        layout: Of the messages; says how many valid rows a piece of work has.
-        store: Where work is put: ``has_room``, ``add``, ``take``, ``completed``.
-        max_policy_lag: Work that would be used later than this is dropped, updates; or None.
-        version: At which the first batch is used.
+        layout: Layout of the messages; it counts the valid rows of a piece of work.
+        store: Where work is put: has ``has_room``, ``add``, ``take`` and ``completed``.
+        max_policy_lag: Work with a larger policy lag is dropped, in updates; None: none is dropped.
+        version: Version of the weights that the first batch updates.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Intake:
     ) -> None:
         self.layout, self.store = layout, store
         self.max_policy_lag, self.first_version = max_policy_lag, version
-        self.env_steps_received = 0  # all that arrived, those dropped too
+        self.env_steps_received = 0  # all that arrived, including dropped ones
         self.env_steps_dropped = 0
         self.dropped = 0  # pieces of work
         self.episodes: deque[tuple[NDArray[Any], NDArray[Any]]] = deque()  # (returns, lengths)
 
     def take(self, data: NDArray[np.uint8], stopping: bool) -> Taken | None:
-        """Put a message into the store; None, with nothing done, while there is no room.
+        """Put a message into the store; None, with nothing changed, if there is no room.
 
         Raises:
             ValueError: If the message has another layout.
@@ -104,47 +104,47 @@ class Intake:
 
 
 class Hub:
-    """Rank of a learner or a server, seen by its spokes.
+    """The end of a learner or a server.
 
-    Until ``start`` the caller pumps the mailbox; from then on a thread does, until ``stop``.
+    Until ``start`` the caller pumps the mailbox; then a thread does it, until ``stop``.
 
     Args:
-        mailbox: Of this rank.
-        peers: Ranks that it serves.
-        answers: Whether a spoke gets weights only after its work was used or refused, once each.
-        **limits: Of ``Roster``: when a spoke is left out, replaced, and the run ended.
+        mailbox: The mailbox of this rank.
+        peers: Ranks of the spokes.
+        answers: Whether a spoke gets weights only as an answer, once its work was used or dropped.
+        **limits: Arguments of ``Roster``: when a spoke is left out or replaced, or the run ends.
     """
 
     def __init__(
         self, mailbox: Mailbox, peers: Iterable[int], *, answers: bool = False, **limits: Any
     ) -> None:
         self.mailbox, self.transport, self.answers = mailbox, mailbox.transport, answers
-        self._served = time.monotonic()
+        self._served = time.monotonic()  # when this rank last looked at its messages
         self.roster = Roster(peers, self._served, **limits)
-        # (version, weights, returns), for the main thread
+        # (version, weights, returns), taken by the main thread
         self.evaluations: deque[tuple[int, NDArray[np.float32], NDArray[np.float64]]] = deque()
         self.intake: Intake | None = None
-        self._spaces: tuple[int, dict[str, Any]] | None = None  # of the rank that spoke first
+        self._spaces: tuple[int, dict[str, Any]] | None = None  # of the first rank that sent HELLO
         self._weights: tuple[int, NDArray[np.uint8]] | None = None
         self._weights_size = 0
         self._capacity = SMALL_BYTES
-        self._sent: dict[int, tuple[int, Pending]] = {}  # by rank: version, whether it arrived
-        self._accepted: deque[int] = deque()  # ranks whose work waits to be used
-        self._owed: set[int] = set()  # ranks that an answer is due to
+        self._sent: dict[int, tuple[int, Pending]] = {}  # by rank: version, the send
+        self._accepted: deque[int] = deque()  # ranks whose work is in the store, oldest first
+        self._owed: set[int] = set()  # ranks that must get an answer
         self._stopping = False
         mailbox.register(self, self.roster.members, SMALL_BYTES)
 
-    # What the loop of the role calls, in this order.
+    # The loop of the role calls these, in this order.
 
     def await_hello(self, ranks: int, give_up: Callable[[], bool]) -> dict[str, Any] | None:
-        """Serve until so many spokes have spoken.
+        """Serve until so many spokes have sent HELLO.
 
         Args:
-            ranks: How many.
-            give_up: Function that ends the wait early by returning True.
+            ranks: Number of spokes.
+            give_up: Function that ends the wait early if it returns True.
 
         Returns:
-            ``VectorEnvironment.spaces()`` of the spokes, or None if given up.
+            ``VectorEnvironment.spaces()`` of the spokes, or None after an early end.
         """
         roster = self.roster
         while len(roster.alive) < min(ranks, len(roster.of(ALIVE, EXPECTED) | roster.returning())):
@@ -155,9 +155,9 @@ class Hub:
         return None if self._spaces is None else self._spaces[1]
 
     def has_step_limit(self) -> bool:
-        """Whether the environments of the rank that spoke first have a time limit."""
+        """Whether the environments of the first rank that sent HELLO have a time limit."""
         if self._spaces is None:
-            raise RuntimeError("nobody has spoken yet")
+            raise RuntimeError("no rank has sent HELLO yet")
         return self.roster.members[self._spaces[0]].about["step_limit"] is not None
 
     def begin(self, intake: Intake, weights_size: int) -> None:
@@ -171,7 +171,7 @@ class Hub:
     def publish(self, version: int, flat: NDArray[np.float32]) -> None:
         """Make these the newest weights; ``flat`` must not change afterwards.
 
-        With ``answers``, they go to those whose work is in the batch that was taken last.
+        With ``answers``, they go to the spokes whose work is in the last batch.
         """
         self._weights = version, pack_weights(version, flat)
         if self.intake is not None:
@@ -183,7 +183,7 @@ class Hub:
         self.mailbox.start()
 
     def take(self, timeout_s: float) -> Batch | None:
-        """The next full batch, or None; raises what went wrong in the thread."""
+        """The next full batch, or None; an exception of the thread is raised here."""
         if self.intake is None:
             raise RuntimeError("begin was not called")
         batch = self.intake.store.take(timeout_s)
@@ -192,12 +192,12 @@ class Hub:
         return batch
 
     def doing(self) -> dict[int, str]:
-        """What spokes do beside acting, ``{rank: text}``."""
+        """What spokes do instead of acting, ``{rank: text}``."""
         members = self.roster.members
         return {rank: members[rank].doing for rank in self.roster.alive if members[rank].doing}
 
     def stop(self) -> bool:
-        """Tell the spokes to stop and receive until each has answered, or ``STOP_S`` are over.
+        """Tell the spokes to stop, and receive until all have answered or ``STOP_S`` has passed.
 
         Returns:
             Whether all have answered.
@@ -205,9 +205,9 @@ class Hub:
         self._stopping = True
         self.mailbox.stop()
         if not self.transport.concurrent:
-            return True  # the spoke is in this thread and has been left alone
+            return True  # the spoke is in this thread and ends with it
         deadline = time.monotonic() + STOP_S
-        for peer in self._left():  # also those that have not spoken yet
+        for peer in self._left():  # also those that have not sent HELLO
             self.transport.send(peer, STOP, encode({}))
         while self._left() and time.monotonic() < deadline:
             if not self.mailbox.pump():
@@ -217,10 +217,10 @@ class Hub:
     def _left(self) -> set[int]:
         return self.roster.of(ALIVE, EXPECTED)
 
-    # What the mailbox calls.
+    # The mailbox calls these.
 
     def handle(self, message: Message, now: float) -> bool:
-        """Whether the message could be dealt with; otherwise it is held."""
+        """Deal with a message; False if that is not possible yet: then it is held."""
         peer, tag, data = message
         self._note_pause(now)
         self.roster.hear(peer, now)
@@ -244,14 +244,14 @@ class Hub:
         return True
 
     def lose(self, peer: int, what: str, now: float) -> None:
-        """A spoke was found dead."""
+        """Note that a spoke is dead."""
         if self._stopping:
             self.roster.leave(peer)
         else:
             self.roster.lose(peer, what, now)
 
     def tend(self, now: float) -> bool:
-        """Leave out who is silent, replace who is lost, send weights that are due."""
+        """Leave out silent spokes, replace lost ones, send weights that are due."""
         self._note_pause(now)
         self._served = now
         if self._stopping:
@@ -265,7 +265,7 @@ class Hub:
         return False
 
     def take_work(self, peer: int, data: NDArray[np.uint8]) -> bool:
-        """Hand work to the intake; False, with nothing done, while it has no room.
+        """Give work to the intake; False, with nothing changed, if it has no room.
 
         Raises:
             RunError: If the message has another layout, or too many in a row are not finite.
@@ -294,7 +294,7 @@ class Hub:
         for peer in self.roster.alive:
             sent, pending = self._sent.get(peer, (None, None))
             due = peer in self._owed if self.answers else True
-            newest = self._weights  # read after what is owed: it holds the work that is answered
+            newest = self._weights  # read after `_owed`: so the weights contain the work
             if newest is None or not due or (pending is not None and not pending.done()):
                 continue
             if self.answers or sent != newest[0]:
@@ -305,7 +305,7 @@ class Hub:
         if peer not in self.roster.alive:
             self._greet(peer, decode(data))
         if self.intake is None and not self._stopping:
-            return False  # held until the sizes of further messages are known
+            return False  # held until the sizes of later messages are known
         self.transport.release(peer, self._capacity)
         return True
 
@@ -328,18 +328,20 @@ class Hub:
             )
 
     def _note_pause(self, now: float) -> None:
-        """A long time without a look at messages is not a silence of the others."""
+        """If this rank itself has paused, do not count that time as silence of the spokes."""
         if now > self._served + PAUSE_S:
             self.roster.pause(now - self._served)
             self._served = now
 
     def _replace(self, peer: int) -> None:
-        """Start a new process in the place of a rank."""
+        """Start a new process for a lost rank."""
         member, transport = self.roster.members[peer], self.transport
-        transport.send(peer, STOP, encode({}))  # it may wake up, or start after all
+        transport.send(peer, STOP, encode({}))  # the old process may wake up, or start late
         self._sent.pop(peer, None)
         self._owed.discard(peer)
-        told = member.about.get("variables", {})  # as MPI said to the first, if it came to tell
+        told = member.about.get(
+            "variables", {}
+        )  # MPI's variables of the first process, if it sent them
         hub = transport.rank
         command = place.replacement(peer, transport.size, member.incarnation, hub, told)
         transport.replace(peer, command)

@@ -1,7 +1,7 @@
-"""The only reader of a rank's messages: each goes to the hub or the spoke that knows its sender.
+"""The only reader of a rank's messages: it gives each to the hub or the spoke for that sender.
 
-Input: messages and losses from ``comm``. Output: calls of the ends that are registered. A rank may
-be a hub and a spoke at once; its ends share one mailbox, and one thread reads it.
+Input: messages and lost ranks from ``comm``. Output: calls of the registered ends. A rank may be
+hub and spoke at once: then both ends share one mailbox, which one thread reads.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ class End(Protocol):
     """A hub or a spoke, as the mailbox sees it."""
 
     def handle(self, message: Message, now: float) -> bool:
-        """Deal with a message and release it; False, with nothing done, to have it held."""
+        """Deal with a message and release it; False, with nothing changed, to hold it."""
 
     def lose(self, peer: int, what: str, now: float) -> None:
-        """A peer was found dead."""
+        """Note that a peer is dead."""
 
     def tend(self, now: float) -> bool:
-        """Do what is due after the messages; whether anything was done."""
+        """Do what is due after the messages; whether there was anything."""
 
 
 class Mailbox:
     """The messages of one rank.
 
     Args:
-        transport: This rank's end of it.
+        transport: This rank's end of the transport.
     """
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.error: Exception | None = None  # what ended the thread
+        self.error: Exception | None = None  # the exception that ended the thread
         self._end_of: dict[int, End] = {}  # by peer
         self._ends: list[End] = []
         self._thread: threading.Thread | None = None
         self._stopping = False
 
     def register(self, end: End, peers: Iterable[int], capacity_bytes: int) -> None:
-        """Give this end what these peers send, each at most ``capacity_bytes`` at a time."""
+        """Give this end the messages of these peers, each of at most ``capacity_bytes``."""
         for peer in peers:
             self._end_of[peer] = end
             self.transport.listen(peer, capacity_bytes)
@@ -52,7 +52,7 @@ class Mailbox:
             self._ends.append(end)
 
     def pump(self) -> bool:
-        """Hand out what has arrived; whether anything was done."""
+        """Pass on what has arrived; whether there was anything to do."""
         now = time.monotonic()
         busy = False
         for message in self.transport.poll():
@@ -64,12 +64,12 @@ class Mailbox:
         return busy
 
     def start(self) -> None:
-        """Have a thread of its own read from now on; it owns the transport until ``stop``."""
+        """Read in a thread of its own from now on; only it uses the transport until ``stop``."""
         self._thread = threading.Thread(target=self._run, name="mailbox", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; the caller reads again."""
+        """End the thread; from now on the caller reads again."""
         self._stopping = True
         if self._thread is not None:
             self._thread.join()

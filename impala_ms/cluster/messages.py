@@ -1,11 +1,11 @@
 """The messages between a hub and its spokes, and how they are packed.
 
 spoke    HELLO (spaces)  ->  hub        once; a hub needs no environment
-hub      WEIGHTS         ->  spoke      the newest only, at most one under way per spoke
-spoke    WORK            ->  hub        an unroll or a gradient; held while there is no room
-spoke 1  EVALUATION      ->  hub        returns, and the weights they were played with
+hub      WEIGHTS         ->  spoke      only the newest, at most one under way per spoke
+spoke    WORK            ->  hub        an unroll or a gradient; held if there is no room
+spoke 1  EVALUATION      ->  hub        returns, and the weights that played them
 spoke    ERROR           ->  hub        an exception on that rank; ends the run
-spoke    BEAT            ->  hub        when there was nothing else to say for a while
+spoke    BEAT            ->  hub        a sign of life when there was nothing else to send
 hub      STOP            ->  spoke  BYE ->  hub
 """
 
@@ -22,15 +22,15 @@ from impala_ms.errors import RunError
 
 HELLO, WEIGHTS, WORK, EVALUATION, ERROR, STOP, BYE, BEAT = range(1, 9)
 
-VERSION_BYTES = 8  # in front of weights: the version as int64
-STOP_VERSION = -1  # of the broadcast that ends synchronous rounds
-SMALL_BYTES = 1 << 18  # room for a message of text, or for the returns of an evaluation
+VERSION_BYTES = 8  # the version as int64, before the weights
+STOP_VERSION = -1  # version in the broadcast that ends synchronous rounds
+SMALL_BYTES = 1 << 18  # limit of a text message, or of the returns of an evaluation
 POLL_S = 0.0003  # between two looks for messages
-STOP_S = 5.0  # that a message at the end of a run may take
+STOP_S = 5.0  # limit for a message at the end of a run
 
 
 def encode(content: dict[str, Any]) -> NDArray[np.uint8]:
-    """A JSON-able dict as a message.
+    """A message that holds a dict of JSON values.
 
     Raises:
         RunError: If it is larger than the buffers for such messages.
@@ -45,20 +45,20 @@ def encode(content: dict[str, Any]) -> NDArray[np.uint8]:
 
 
 def decode(data: NDArray[np.uint8]) -> dict[str, Any]:
-    """The dict in a message of ``encode``."""
+    """The dict in a message made by ``encode``."""
     content: dict[str, Any] = json.loads(data.tobytes())
     return content
 
 
 def weights_bytes(size: int) -> int:
-    """Length of a message of so many weights, without more numbers behind them."""
+    """Length of a message of so many weights, without further numbers."""
     return VERSION_BYTES + 4 * size
 
 
 def pack_weights(
     version: int, flat: NDArray[np.float32], more: Sequence[float] = ()
 ) -> NDArray[np.uint8]:
-    """A message: the version, float32 weights, and float64 numbers behind them."""
+    """A message: the version, float32 weights, then further float64 numbers."""
     parts = (np.array([version], np.int64), flat, np.asarray(more, np.float64))
     return np.concatenate([part.view(np.uint8) for part in parts])
 
@@ -66,7 +66,7 @@ def pack_weights(
 def unpack_weights(
     data: NDArray[np.uint8], size: int
 ) -> tuple[int, NDArray[np.float32], NDArray[np.float64]]:
-    """``(version, weights [size], numbers behind them)`` of a message.
+    """``(version, weights [size], further numbers)`` of a message.
 
     Raises:
         ValueError: If it is not a message of so many weights.

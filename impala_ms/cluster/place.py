@@ -1,7 +1,7 @@
-"""What MPI says to a process of its place, and how a new process takes the place of a lost one.
+"""Which rank a process is, from MPI's variables, and how a new process becomes a lost rank.
 
 Input: environment variables that Open MPI or MPICH set. Output: numbers, and a command. The names
-used here are Open MPI's; what MPICH says is kept under them.
+used here are Open MPI's; the values of MPICH are copied to them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MPICH = {
 
 
 class Replaced(NamedTuple):
-    """What a new process is told of the rank that it becomes.
+    """What a new process is told about the rank that it becomes.
 
     Attributes:
         incarnation: How many processes were this rank before.
-        hub: The rank that has started it, and under which it works.
+        hub: The rank that has started it and that it works for.
     """
 
     incarnation: int = 0
@@ -36,17 +36,17 @@ class Replaced(NamedTuple):
 
 
 def rank() -> int:
-    """Of this process; 0 without MPI."""
+    """The rank of this process; 0 without MPI."""
     return int(os.environ.get(f"{OPEN_MPI}RANK", "0"))
 
 
 def size() -> int:
-    """How many ranks there are; 1 without MPI."""
+    """The number of ranks; 1 without MPI."""
     return int(os.environ.get(f"{OPEN_MPI}SIZE", "1"))
 
 
 def ranks_here() -> tuple[int, int] | None:
-    """``(number among the ranks of this host, how many these are)``, or None without MPI."""
+    """``(number of this rank on its host, number of ranks on the host)``; None without MPI."""
     of_open_mpi = f"{OPEN_MPI}LOCAL_RANK", f"{OPEN_MPI}LOCAL_SIZE"
     for number, count in (of_open_mpi, (MPICH["LOCAL_RANK"], MPICH["LOCAL_SIZE"])):
         try:
@@ -57,7 +57,7 @@ def ranks_here() -> tuple[int, int] | None:
 
 
 def variables() -> dict[str, str]:
-    """What MPI has said to this process of its place."""
+    """MPI's variables in this process."""
     names = [f"{OPEN_MPI}{name}" for name in NAMES]
     return {name: os.environ[name] for name in names if name in os.environ}
 
@@ -65,35 +65,35 @@ def variables() -> dict[str, str]:
 def replacement(
     peer: int, size: int, incarnation: int, hub: int, told: Mapping[str, str]
 ) -> list[str]:
-    """The command of a process that takes the place of a rank.
+    """The command that starts a new process for a lost rank.
 
     Args:
-        peer: The rank.
-        size: How many ranks there are.
+        peer: The lost rank.
+        size: Number of ranks.
         incarnation: How many processes were this rank before.
         hub: The rank that starts it.
-        told: ``variables`` of the process before; empty if it did not come to say them.
+        told: ``variables`` of the process before; empty if that process never sent them.
     """
     numbers = dict(zip(NAMES, (peer, size) * 2, strict=True))
     known = {f"{OPEN_MPI}{name}": str(number) for name, number in numbers.items()} | dict(told)
-    place = json.dumps({"incarnation": incarnation, "hub": hub, "variables": known})
-    # A request to stop must not kill it before it has a handler: who spawned it would wait for it.
+    content = json.dumps({"incarnation": incarnation, "hub": hub, "variables": known})
+    # SIGUSR1 must not kill it before it has a handler: MPI_Comm_spawn would wait for it for ever.
     shell = ["/bin/sh", "-c", 'trap "" USR1; exec "$@"', "sh"]
-    # As this process was started: by a script, or by `python -m`.
-    return [*shell, sys.executable, *sys.orig_argv[1:], IN_PLACE_OF, place]
+    # The same command as this process: a script, or `python -m`.
+    return [*shell, sys.executable, *sys.orig_argv[1:], IN_PLACE_OF, content]
 
 
 def take_place(argv: Sequence[str]) -> Replaced:
-    """Be the rank that ``replacement`` says, if that started this process.
+    """Set MPI's variables to those of the lost rank, if ``replacement`` started this process.
 
-    MPI takes the process for rank 0 of another job, which it must not be: seeds, cores and the
-    environments of users go by the rank.
+    For MPI the process is rank 0 of another job. But seeds, cores and the environments of users
+    depend on the rank.
     """
     for name, of_mpich in MPICH.items():
         if value := os.environ.get(of_mpich):
             os.environ.setdefault(f"{OPEN_MPI}{name}", value)
     if IN_PLACE_OF not in argv:
         return Replaced()
-    place = json.loads(argv[argv.index(IN_PLACE_OF) + 1])
-    os.environ.update(place["variables"])
-    return Replaced(place["incarnation"], place["hub"])
+    content = json.loads(argv[argv.index(IN_PLACE_OF) + 1])
+    os.environ.update(content["variables"])
+    return Replaced(content["incarnation"], content["hub"])

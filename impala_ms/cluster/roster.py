@@ -1,6 +1,6 @@
-"""Who takes part: which spokes are alive, silent or lost, and when a lost one is started again.
+"""The state of each spoke: alive, silent or lost, and when a lost one is started again.
 
-Input: what a hub hears of each rank. Output: whom to serve, to leave out, to replace.
+Input: what a hub hears from each rank. Output: which ranks to serve, to leave out, to replace.
 Nothing is sent or received here.
 """
 
@@ -16,44 +16,45 @@ from impala_ms.errors import RunError
 logger = logging.getLogger(__name__)
 
 PATIENCE = 3.0  # times the longest silence so far, if that is more than heartbeat_s
-RESTART_S = 1.0  # until a lost actor is started again; twice as long after each try
-LIVED_S = 10.0  # an actor that was learned from for so long may be started again as the first was
-REFUSED_IN_A_ROW = 10  # unrolls of one actor with a NaN or an infinity: that ends the run
+RESTART_S = 1.0  # until a lost spoke is started again; twice as long after each try
+LIVED_S = 10.0  # after this time of sending work, the tries are counted from 0 again
+REFUSED_IN_A_ROW = 10  # so many unrolls with a NaN or an infinity from one spoke end the run
 
-# Expected: it has not spoken yet. Silent: left out, but not known to be dead. Left: it said so.
+# expected: it has not sent HELLO yet. silent: left out, but perhaps alive. left: it has said BYE.
 EXPECTED, ALIVE, SILENT, LOST, LEFT = "expected", "alive", "silent", "lost", "left"
 
 
 @dataclass
 class Member:
-    """What is known of one actor rank. Times are those of ``time.monotonic()``."""
+    """What is known about one spoke. Times are those of ``time.monotonic()``."""
 
-    heard: float  # when it spoke last
-    patience_s: float  # for how long it may be silent
+    heard: float  # when its last message came
+    patience_s: float  # how long it may be silent
     state: str = EXPECTED
-    about: Mapping[str, Any] = field(default_factory=dict)  # what its HELLO said
-    doing: str = ""  # beside acting, such as "evaluates"
-    env_steps: int = 0  # decisions of the process that it is now
+    about: Mapping[str, Any] = field(default_factory=dict)  # the content of its HELLO
+    doing: str = ""  # what it does instead of acting, such as "evaluates"
+    env_steps: int = 0  # decisions of its present process
     incarnation: int = 0  # how many processes were this rank before
-    tries: int = 0  # those in a row that did not live long
-    learned_since: float | None = None  # the first unroll of the process that it is now
+    tries: int = 0  # restarts in a row that did not live long
+    learned_since: float | None = None  # when the first work of its present process came
     lost_at: float = 0.0
-    replace_at: float | None = None  # when a new process is to be started
-    refused: int = 0  # unrolls in a row
+    replace_at: float | None = None  # when a new process will be started
+    refused: int = 0  # unrolls in a row that were not finite
 
 
 class Roster:
-    """All actor ranks.
+    """The spokes of one hub.
 
     Args:
-        ranks: Their numbers.
+        ranks: Ranks of the spokes.
         now: The time.
-        min_actors: With fewer the run ends.
-        start_timeout_s: An actor that has not sent an unroll by then is left out.
-        heartbeat_s: Afterwards, one that is silent for so long, or ``PATIENCE`` times its longest
-            silence so far; it is taken back when it speaks again. None: it may be for ever.
-        restarts: How often in a row a lost actor is replaced by a new process.
-        refusals: So many unrolls of one actor in a row with a NaN or an infinity end the run.
+        min_actors: The run ends if there are fewer.
+        start_timeout_s: A spoke that has not sent any work by then is left out.
+        heartbeat_s: Later, a spoke is left out if it is silent for so long, and also for
+            ``PATIENCE`` times its longest silence so far. It is taken back when it speaks again.
+            None: it may be silent for ever.
+        restarts: How often in a row a lost spoke is replaced by a new process.
+        refusals: So many unrolls in a row with a NaN or an infinity from one spoke end the run.
     """
 
     def __init__(
@@ -81,16 +82,16 @@ class Roster:
         return self.of(ALIVE)
 
     def returning(self) -> set[int]:
-        """Ranks for which a new process is to be started."""
+        """Ranks for which a new process will be started."""
         return {rank for rank, member in self.members.items() if member.replace_at is not None}
 
     def greet(self, rank: int, about: Mapping[str, Any]) -> None:
-        """It has said HELLO."""
+        """Note that a rank has sent HELLO."""
         member = self.members[rank]
         member.state, member.about = ALIVE, about
 
     def hear(self, rank: int, now: float) -> None:
-        """It has spoken: one that was left out for its silence is taken back."""
+        """Note that a message has come; a silent rank is taken back."""
         member = self.members[rank]
         back = member.state == SILENT
         if self.heartbeat_s and (back or member.learned_since is not None):
@@ -101,12 +102,12 @@ class Roster:
             logger.warning("rank %d speaks again: taken back", rank)
 
     def pause(self, seconds: float) -> None:
-        """The learner was busy or stopped for so long: it is not that the others were silent."""
+        """Do not count a pause of the hub itself as silence of the spokes."""
         for member in self.members.values():
             member.heard += seconds
 
     def deliver(self, rank: int, env_steps: int, now: float) -> None:
-        """It has sent an unroll, at so many steps of its own."""
+        """Note that a rank has sent work, after so many decisions of its own."""
         member = self.members[rank]
         member.env_steps = env_steps
         if member.learned_since is None:
@@ -127,20 +128,20 @@ class Roster:
         logger.warning("%s: the unroll is left out", said)
 
     def leave(self, rank: int) -> None:
-        """It has said that it ends."""
+        """Note that a rank has said BYE."""
         self.members[rank].state, self.members[rank].replace_at = LEFT, None
 
     def lose(self, rank: int, what: str, now: float, silent: bool = False) -> None:
         """Leave a rank out.
 
         Args:
-            rank: Which.
+            rank: The rank.
             what: What happened, such as ``was lost``.
             now: The time.
-            silent: It may be alive, and come back.
+            silent: Whether it may be alive and come back.
 
         Raises:
-            RunError: If too few remain, those that are to come back included.
+            RunError: If too few remain; ranks that will be started again count.
         """
         member = self.members[rank]
         if member.state == LEFT:
@@ -152,7 +153,7 @@ class Roster:
             member.tries = 0
         member.state, member.lost_at, again = SILENT if silent else LOST, now, ""
         if member.tries < self.restarts:
-            # One that is only silent has the same time once more to come back.
+            # A silent rank may come back: it has the same time again before it is replaced.
             delay_s = RESTART_S * 2**member.tries + (member.patience_s if silent else 0.0)
             member.replace_at = now + delay_s
             again = f", to be started again in {delay_s:g} s"
@@ -162,14 +163,14 @@ class Roster:
             raise RunError(f"{said}; actors that remain: {left}, needed: {self.min_actors}")
 
     def lose_silent(self, now: float) -> None:
-        """Leave out those that have been silent for too long."""
+        """Leave out ranks that have been silent for too long."""
         for rank in sorted(self.of(EXPECTED, *([ALIVE] if self.heartbeat_s else []))):
             member = self.members[rank]
             if now > member.heard + member.patience_s:
                 self.lose(rank, f"has not spoken in {member.patience_s:g} s", now, silent=True)
 
     def due(self, now: float) -> list[int]:
-        """Ranks for which a new process is to be started now: they are expected from here on."""
+        """Ranks for which a new process must be started now; their state becomes expected."""
         times = {rank: self.members[rank].replace_at for rank in sorted(self.returning())}
         ranks = [rank for rank, at in times.items() if at is not None and now > at]
         for rank in ranks:

@@ -1,7 +1,8 @@
-"""Hub and spoke that take turns: weights by broadcast, work by gather, all ranks in every round.
+"""Hub and spoke of synchronous rounds: weights by broadcast, work by gather, with all ranks.
 
-Input and output as of ``cluster/hub`` and ``cluster/spoke``. No work is older than the weights, and
-equal seeds give equal weights; a round waits for the slowest, and a lost rank ends the run.
+Input and output are those of ``cluster/hub`` and ``cluster/spoke``. All work is made with the
+newest weights, and equal seeds give equal weights. A round waits for the slowest rank, and a lost
+rank ends the run.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from impala_ms.trajectory import Batch, Buffer
 
 logger = logging.getLogger(__name__)
 
-NAMED_S = 1.0  # until it is known which rank is lost
+NAMED_S = 1.0  # time to find out which rank is lost
 
 
 class RoundsHub(Hub):
-    """Rank 0 of synchronous rounds; the loop of the role serves it, without a thread."""
+    """The hub of synchronous rounds; it has no thread: ``take`` reads the messages."""
 
-    _round: Pending | None = None  # the gather under way
-    _together = False  # all ranks are between two rounds
+    _round: Pending | None = None  # the gather that is under way
+    _together = False  # whether all ranks are between two rounds
     _gathered: NDArray[np.uint8]
 
     def begin(self, intake: Intake, weights_size: int) -> None:
-        """Make room for the work of one round."""
+        """Make the buffer for the work of one round."""
         super().begin(intake, weights_size)
         spokes = len(self.roster.members)
         shape = spokes, intake.store.unrolls // spokes, intake.layout.nbytes
@@ -42,17 +43,17 @@ class RoundsHub(Hub):
         self._together = True
 
     def publish(self, version: int, flat: NDArray[np.float32]) -> None:
-        """Have the next round begin with these weights."""
+        """Keep these weights for the broadcast of the next round."""
         self._next = pack_weights(version, flat)
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing: there is no thread."""
 
     def take(self, timeout_s: float) -> Batch | None:
-        """Broadcast the weights, gather the work of all, in the order of ranks.
+        """Broadcast the weights, then gather the work of all, in the order of ranks.
 
         Returns:
-            The batch, or None if the round is not over after ``timeout_s``: call again.
+            The batch, or None if the round has not ended after ``timeout_s``: call again.
 
         Raises:
             RunError: If a rank is lost.
@@ -71,7 +72,7 @@ class RoundsHub(Hub):
         return super().take(0.0)
 
     def stop(self) -> bool:
-        """End the rounds, then as of ``Hub``."""
+        """End the rounds, then do as ``Hub.stop``."""
         self._stopping = True
         if self._together and self.roster.of(ALIVE) == set(self.roster.members):
             flat = np.zeros(self._weights_size, np.float32)
@@ -79,7 +80,7 @@ class RoundsHub(Hub):
         return super().stop()
 
     def _finish(self, pending: Pending, timeout_s: float = float("inf")) -> bool:
-        """Wait for a collective, served meanwhile; whether it was completed in time."""
+        """Wait for a collective and read messages meanwhile; whether it has completed in time."""
         deadline, failure = time.monotonic() + timeout_s, None
         while True:
             try:
@@ -96,30 +97,30 @@ class RoundsHub(Hub):
 
 
 class RoundsSpoke(Spoke):
-    """An acting rank of synchronous rounds: each of its buffers is one piece of work."""
+    """The spoke of synchronous rounds: in each round it sends all its buffers."""
 
     def begin(self, buffers: Iterable[Buffer], weights_size: int) -> None:
-        """Be ready for rounds of as much work as there are buffers."""
+        """Be ready for rounds with a piece of work for each buffer."""
         super().begin(buffers, weights_size)
         self._buffers = list(self._free)
-        self._done = 0  # of this round
+        self._done = 0  # pieces of work made in this round
         self._over = False
         self._message = pack_weights(0, np.zeros(weights_size, np.float32))
 
     def turn(self) -> tuple[Weights | None, Buffer] | None:
-        """As of ``Spoke``; the first turn of a round waits for new weights."""
+        """Do as ``Spoke.turn``; the first turn of a round waits for new weights."""
         if self._done:
             return None if self.drain() else (None, self._buffers[self._done])
         if not self._over and self._finish(self.transport.broadcast(self._message)):
             version, flat, _ = unpack_weights(self._message, self._size)
             if version != STOP_VERSION:
                 return (version, flat), self._buffers[0]
-        while not self.drain():  # the hub says by a message of its own that the run ends
+        while not self.drain():  # the hub ends the run by a STOP
             time.sleep(POLL_S)
         return None
 
     def send_work(self, buffer: Buffer) -> None:
-        """The last of a round waits until all are gathered."""
+        """Note a piece of work; with the last one of a round, send all and wait for the gather."""
         self._done += 1
         if self._done == len(self._buffers):
             self._done = 0
@@ -127,7 +128,7 @@ class RoundsSpoke(Spoke):
             self._finish(self.transport.gather(works, None))
 
     def _finish(self, pending: Pending) -> bool:
-        """Wait for a collective; False if the run ends instead (told to stop, or a rank gone)."""
+        """Wait for a collective; False if the run ends instead: by a STOP, or by a lost rank."""
         try:
             while not pending.done():
                 if self.drain():

@@ -1,6 +1,6 @@
-"""The end that works: it sends unrolls or gradients to its hub, and takes the newest weights.
+"""The spoke: it sends unrolls or gradients to its hub, and takes the newest weights.
 
-Input: work of ``roles/acting``, weights from the hub. Output: messages to the hub; for each turn
+Input: work from ``roles/acting``, weights from the hub. Output: messages to the hub; for each turn
 the newest weights and a free buffer.
 """
 
@@ -37,19 +37,19 @@ from impala_ms.trajectory import Buffer
 
 logger = logging.getLogger(__name__)
 
-REPORT_S = 120.0  # that an error may take: a learner that compiles listens to nobody
-BEATS = 4  # within heartbeat_s
+REPORT_S = 120.0  # limit for the report of an error: a learner that compiles does not receive
+BEATS = 4  # signs of life within heartbeat_s
 Weights = tuple[int, NDArray[np.float32]]  # version and values
 
 
 class Spoke:
-    """One rank under a hub.
+    """The end of a rank that works for a hub.
 
     Args:
-        mailbox: Of this rank.
-        hub: The rank under which this one works.
-        heartbeat_s: A rank silent for so long is left out; None: it may be for ever.
-        waits_for_answer: Whether a turn begins only with weights that came after the last work.
+        mailbox: The mailbox of this rank.
+        hub: The rank of the hub.
+        heartbeat_s: The hub leaves out a rank that is silent for so long; None: it never does.
+        waits_for_answer: Whether a turn waits for new weights after each piece of work.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Spoke:
         beats = heartbeat_s is not None and self.transport.concurrent
         self._beat_s = heartbeat_s / BEATS if heartbeat_s and beats else None
         self._beat: Pending | None = None
-        self._spoke = time.monotonic()
+        self._spoke = time.monotonic()  # when it last sent something
         self.stopped = False
         self.waits_for_answer = waits_for_answer
         self._newest: NDArray[np.uint8] | None = None
@@ -74,7 +74,7 @@ class Spoke:
         self._size = 0
 
     def hello(self, spaces: dict[str, Any], step_limit: int | None = None) -> None:
-        """Say what this rank's environments look like; ``step_limit``: their time limit."""
+        """Send the spaces of this rank's environments, and their time limit."""
         content = {
             "spaces": spaces,
             "step_limit": step_limit,
@@ -84,7 +84,7 @@ class Spoke:
         self._pending.append((self.transport.send(self.hub, HELLO, encode(content)), None))
 
     def begin(self, buffers: Iterable[Buffer], weights_size: int) -> None:
-        """Be ready for weights of that size, and to send work that is written into buffers."""
+        """Prepare to receive weights of that size, and to send work in these buffers."""
         self._size = weights_size
         self._free = deque(buffers)
         self.mailbox.register(self, [self.hub], weights_bytes(weights_size))
@@ -93,8 +93,8 @@ class Spoke:
         """Wait until the next piece of work can be made.
 
         Returns:
-            ``(weights, buffer)``: the newest weights, or None if they are the same as before, and a
-            free buffer for the work; or None when told to stop.
+            ``(weights, buffer)``: the newest weights, or None if there are no new ones, and a free
+            buffer for the work; or None after a STOP.
         """
         while not self.drain():
             if self._may_begin() and (buffer := self._free_buffer()):
@@ -109,20 +109,20 @@ class Spoke:
         self._spoke = time.monotonic()
 
     def drain(self) -> bool:
-        """Read what has arrived; whether the hub has said to stop."""
+        """Read what has arrived; whether the hub has sent STOP."""
         while self.mailbox.pump():
             pass
         return self.stopped
 
     def send(self, tag: int, data: NDArray[np.uint8], wait: bool = True) -> None:
-        """Send another message and, if ``wait``, see it taken, but not for ever."""
+        """Send another message; with ``wait``, wait until it is taken, for a limited time."""
         pending = self.transport.send(self.hub, tag, data)
         deadline = time.monotonic() + (REPORT_S if tag == ERROR else STOP_S)
         while wait and not pending.done() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def say(self, doing: str) -> None:
-        """Tell the hub what this rank does beside acting, such as ``evaluates``."""
+        """Tell the hub what this rank does instead of acting, such as ``evaluates``."""
         self.transport.send(self.hub, BEAT, encode({"doing": doing}))
 
     def _may_begin(self) -> bool:
@@ -134,17 +134,17 @@ class Spoke:
         return None if newest is None else unpack_weights(newest, self._size)[:2]
 
     def _free_buffer(self) -> Buffer | None:
-        """A buffer that is not under way."""
+        """A buffer that is not being sent; None if there is none."""
         while self._pending and self._pending[0][0].done():
             _, buffer = self._pending.popleft()
             if buffer is not None:
                 self._free.append(buffer)
         return self._free.popleft() if self._free else None
 
-    # What the mailbox calls.
+    # The mailbox calls these.
 
     def handle(self, message: Message, now: float) -> bool:
-        """Keep the newest weights, or note the stop."""
+        """Keep the newest weights, or note a STOP."""
         if message.tag == STOP:
             self.stopped = True
         elif message.tag == WEIGHTS:
@@ -153,11 +153,11 @@ class Spoke:
         return True
 
     def lose(self, peer: int, what: str, now: float) -> None:
-        """The hub is gone."""
+        """End this rank: the hub is gone."""
         raise RunError(f"the learner (rank {peer}) is gone")
 
     def tend(self, now: float) -> bool:
-        """Say that this rank lives when it had nothing else to say for a while."""
+        """Send a BEAT if nothing else was sent for a while."""
         if self._beat_s and now > self._spoke + self._beat_s:
             if self._beat is None or self._beat.done():
                 self._beat = self.transport.send(self.hub, BEAT, encode({"doing": None}))

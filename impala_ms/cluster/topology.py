@@ -1,10 +1,10 @@
-"""What each rank is: its role, whom it serves, and under whom it works.
+"""What each rank is: its role, which ranks it serves, and which ranks it works for.
 
-Input: the number of ranks. Output: one ``Place`` for each. A wiring is a pure function, which an
-algorithm's ``config.py`` names: ``wiring = "impala_ms.cluster.topology:star_of_unrolls"``.
+Input: the number of ranks. Output: a ``Place`` for each. A wiring is a pure function; an algorithm
+names it in its ``config.py``: ``wiring = "impala_ms.cluster.topology:star_of_unrolls"``.
 
-    unrolls     0 learner; the others are actors, which send it unrolls
-    gradients   0 parameter server; the others are workers, which send it gradients
+    unrolls     rank 0 is the learner; the others are actors, which send it unrolls
+    gradients   rank 0 is the parameter server; the others are workers, which send it gradients
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-ACTING = ("actor", "worker")  # roles that play in environments
+ACTING = ("actor", "worker")  # roles that act in environments
 
 
 class Place(NamedTuple):
@@ -21,9 +21,9 @@ class Place(NamedTuple):
 
     Attributes:
         role: ``learner``, ``actor``, ``worker`` or ``server``.
-        number: Among the ranks of its role, counted from 1. Seeds go by it.
+        number: Its number among the ranks of its role, counted from 1. Seeds depend on it.
         hub_of: Ranks that it serves.
-        spoke_of: Ranks under which it works.
+        spoke_of: Ranks that it works for.
     """
 
     role: str
@@ -43,16 +43,16 @@ def star_of_gradients(ranks: int) -> list[Place]:
 
 
 def _star(hub: str, spoke: str, ranks: int) -> list[Place]:
-    """Rank 0 serves all others. With one rank, a process is both: it plays the places of two."""
+    """Rank 0 serves all others. With N = 1 there are two places, both in the one process."""
     spokes = tuple(range(1, max(ranks, 2)))
     return [Place(hub, 1, hub_of=spokes), *(Place(spoke, n, spoke_of=(0,)) for n in spokes)]
 
 
 def roles(places: Sequence[Place]) -> dict[str, int]:
-    """How many ranks have each role, in the order of their ranks."""
+    """The number of ranks in each role, in the order of the ranks."""
     return dict(Counter(place.role for place in places))
 
 
 def acting(places: Sequence[Place]) -> int:
-    """How many ranks play in environments."""
+    """The number of ranks that act in environments."""
     return sum(place.role in ACTING for place in places)

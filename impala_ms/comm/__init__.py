@@ -1,1 +1,1 @@
-"""Byte messages between ranks, by tag, and who is alive; what they mean is the algorithm's."""
+"""Messages of bytes between ranks, and which ranks are lost; ``cluster`` says what they mean."""

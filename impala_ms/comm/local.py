@@ -1,7 +1,7 @@
-"""A transport inside one process: no MPI, one rank after the other in the same thread.
+"""A transport inside one process: no MPI, the ranks take turns in one thread.
 
-Input and output as in ``comm/transport.py``. Messages are handed over by reference, so a buffer
-that is sent must not change before the send is done, as with any transport.
+Input and output are those of ``comm/transport.py``. A message is passed by reference: its buffer
+must not change before the send is done, as with any transport.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from impala_ms.comm.transport import Message
 
 
 class LocalPending:
-    """A send that is done when the receiver has released the message."""
+    """A send under way; it is done when the receiver releases the message."""
 
     def __init__(self, message: Message) -> None:
         """Begin to send."""
@@ -28,12 +28,12 @@ class LocalPending:
 
 
 class LocalTransport:
-    """One rank's end; ``connect`` makes all ends of a group at once."""
+    """One rank's end; ``connect`` makes the ends of all ranks."""
 
     concurrent = False
 
     def __init__(self, rank: int, inboxes: list[deque[LocalPending]]) -> None:
-        """Take messages from the inbox of that rank, put them into those of the others."""
+        """Receive from this rank's inbox and send into the inboxes of the others."""
         self.rank = rank
         self.size = len(inboxes)
         self._inboxes = inboxes
@@ -65,7 +65,7 @@ class LocalTransport:
         return list(first.values())
 
     def release(self, peer: int, capacity_bytes: int | None = None) -> None:
-        """Be done with the peer's first message."""
+        """Remove the peer's first message."""
         if capacity_bytes is not None:
             self._capacity[peer] = capacity_bytes
         inbox = self._inboxes[self.rank]
@@ -74,29 +74,29 @@ class LocalTransport:
         first.released = True
 
     def send(self, peer: int, tag: int, data: NDArray[Any]) -> LocalPending:
-        """Queue a message at the peer."""
+        """Put a message into the peer's inbox."""
         pending = LocalPending(Message(self.rank, tag, np.frombuffer(data, np.uint8)))
         self._inboxes[peer].append(pending)
         return pending
 
     def lost(self) -> dict[int, str]:
-        """Nobody dies alone in one process."""
+        """Always empty: the ranks are one process."""
         return {}
 
     def replace(self, peer: int, command: list[str]) -> NoReturn:
-        """There is one process."""
-        raise NotImplementedError("a single process has no others that could be replaced")
+        """Not possible: the ranks are one process."""
+        raise NotImplementedError("there is only one process, so none can be replaced")
 
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> NoReturn:
-        """Collectives need ranks that run at the same time."""
-        raise NotImplementedError("a single process takes turns and needs no collectives")
+        """Not possible: a collective needs ranks that run at the same time."""
+        raise NotImplementedError("the ranks of one process take turns: there are no collectives")
 
     def broadcast(self, data: NDArray[Any]) -> NoReturn:
-        """Collectives need ranks that run at the same time."""
-        raise NotImplementedError("a single process takes turns and needs no collectives")
+        """Not possible: a collective needs ranks that run at the same time."""
+        raise NotImplementedError("the ranks of one process take turns: there are no collectives")
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Nothing to close."""
 
     def abort(self, code: int) -> NoReturn:
         """End the process."""

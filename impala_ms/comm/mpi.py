@@ -1,9 +1,9 @@
-"""A transport over MPI: one process a rank, on one host or several.
+"""A transport over MPI: one process for each rank, on one host or several.
 
-Input and output as in ``comm/transport.py``. Only ``Issend`` is used: a small ``Isend``
-completes with nobody receiving, and then nothing bounds how far a sender runs ahead. Death is
-noticed on the receive posted per peer (a send to a dead rank may well succeed), which needs
-``mpirun --with-ft ulfm``; ``ANY_SOURCE`` is not used, it fails for all when one rank dies.
+Input and output are those of ``comm/transport.py``. Only ``Issend`` is used: a small ``Isend``
+completes without a receiver, so a sender could run ahead without limit. A dead rank is noticed by
+the receive that is posted for it, which needs ``mpirun --with-ft ulfm``; a send to a dead rank may
+succeed. ``ANY_SOURCE`` is not used: it fails for all peers when one rank dies.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from impala_ms.comm.transport import Message, RankLostError
 logger = logging.getLogger(__name__)
 
 FINALIZE_S = 3.0
-SPAWN_S = 30.0  # a process that MPI has not started by then is given up
+SPAWN_S = 30.0  # after this time, a process that MPI has not started is given up
 
 
 class MPIPending:
     """A send or collective under way."""
 
     def __init__(self, request: Any, data: Any, under_way: set[Any], *, raises: bool) -> None:
-        """Stay in ``under_way``, and keep ``data`` alive, until ``request`` has completed.
+        """Keep ``data`` alive, by a reference in ``under_way``, until ``request`` has completed.
 
-        MPI goes on writing to or reading from the buffer of a request that nobody looks after.
+        MPI reads or writes the buffer until then, whether or not anybody tests the request.
         """
         self._request, self._data, self._raises = request, data, raises
         self._under_way = under_way
@@ -57,18 +57,18 @@ class MPIPending:
 class MPIStarting:
     """A process that MPI is starting, in a thread of its own.
 
-    ``MPI_Comm_spawn`` takes about a second, and never returns if the process dies before it has
-    called ``MPI_Init``; what other threads ask of MPI goes on meanwhile.
+    ``MPI_Comm_spawn`` takes about a second, and never returns if the process dies before it calls
+    ``MPI_Init``. Other threads can use MPI meanwhile.
     """
 
     def __init__(self, peer: int, command: list[str]) -> None:
-        """Begin to start the process that is to be this peer."""
+        """Begin to start a process for this peer."""
         self.peer, self.command = peer, command
         self.deadline = time.monotonic() + SPAWN_S
-        self.messages: list[tuple[int, NDArray[Any]]] = []  # (tag, data) to send when it is there
-        self.place: tuple[Any, int] | None = None
+        self.messages: list[tuple[int, NDArray[Any]]] = []  # (tag, data) to send later
+        self.address: tuple[Any, int] | None = None  # communicator, rank in it
         self.error: Exception | None = None
-        self._comm = MPI.COMM_SELF.Dup()  # spawning is collective: not twice at once in one
+        self._comm = MPI.COMM_SELF.Dup()  # a communicator can spawn only one process at a time
         self.thread = threading.Thread(target=self._spawn, name=f"rank {peer}", daemon=True)
         self.thread.start()
 
@@ -76,7 +76,7 @@ class MPIStarting:
         try:
             between = self._comm.Spawn(self.command[0], self.command[1:], maxprocs=1)
             between.Set_errhandler(MPI.ERRORS_RETURN)
-            self.place = between, 0
+            self.address = between, 0
         except Exception as error:
             self.error = error
 
@@ -87,26 +87,26 @@ class MPITransport:
     concurrent = True
 
     def __init__(
-        self, communicator: Any = None, in_place_of: tuple[int, int, int] | None = None
+        self, communicator: Any = None, replacement: tuple[int, int, int] | None = None
     ) -> None:
-        """Take part in a duplicate of the communicator, so that no message of others is seen.
+        """Duplicate the communicator, so that its messages do not mix with those of other code.
 
         Args:
             communicator: None for all ranks of the job.
-            in_place_of: ``(rank, size, hub)`` of a process that ``replace`` started: it talks only
-                to the hub that has started it, and takes no part in collectives.
+            replacement: ``(rank, size, hub)`` in a process that ``replace`` has started. It talks
+                only to the hub that has started it, and takes no part in collectives.
         """
         self._comm = (communicator or MPI.COMM_WORLD).Dup()
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        # Where a peer is reached if not under its rank in the communicator.
-        self._places: dict[int, tuple[Any, int]] = {}
-        self._starting: list[MPIStarting] = []  # also those given up, which may still come
+        # Communicator, and rank in it, of a peer that is not in this communicator.
+        self._addresses: dict[int, tuple[Any, int]] = {}
+        self._starting: list[MPIStarting] = []  # also those given up: they may still start
         self._awaited: dict[int, MPIStarting] = {}
-        if in_place_of:
-            self.rank, self.size, hub = in_place_of
-            self._places[hub] = MPI.Comm.Get_parent(), 0
-            self._places[hub][0].Set_errhandler(MPI.ERRORS_RETURN)
+        if replacement:
+            self.rank, self.size, hub = replacement
+            self._addresses[hub] = MPI.Comm.Get_parent(), 0
+            self._addresses[hub][0].Set_errhandler(MPI.ERRORS_RETURN)
         self._given_up: list[Any] = []  # receives from processes that were replaced
         self._buffers: dict[int, NDArray[np.uint8]] = {}
         self._requests: dict[int, Any] = {}
@@ -122,9 +122,9 @@ class MPITransport:
     def _post(self, peer: int) -> None:
         if peer in self._awaited:
             return
-        comm, place = self._places.get(peer, (self._comm, peer))
+        comm, rank = self._addresses.get(peer, (self._comm, peer))
         try:
-            self._requests[peer] = comm.Irecv(self._buffers[peer], place, MPI.ANY_TAG)
+            self._requests[peer] = comm.Irecv(self._buffers[peer], rank, MPI.ANY_TAG)
         except MPI.Exception as error:
             logger.debug("receive from rank %d failed: %s", peer, error)
             self._lose(peer, "was lost")
@@ -166,27 +166,27 @@ class MPITransport:
         self._post(peer)
 
     def send(self, peer: int, tag: int, data: NDArray[Any]) -> MPIPending:
-        """Begin a synchronous-mode send; to a process that is not there yet, when it is."""
+        """Begin a synchronous send; if the peer's process is still starting, send it later."""
         if starting := self._awaited.get(peer):
             starting.messages.append((tag, data))
             return MPIPending(MPI.REQUEST_NULL, data, self._under_way, raises=False)
-        comm, place = self._places.get(peer, (self._comm, peer))
-        return self._send(comm, place, tag, data)
+        comm, rank = self._addresses.get(peer, (self._comm, peer))
+        return self._send(comm, rank, tag, data)
 
-    def _send(self, comm: Any, place: int, tag: int, data: NDArray[Any]) -> MPIPending:
+    def _send(self, comm: Any, rank: int, tag: int, data: NDArray[Any]) -> MPIPending:
         try:
-            request = comm.Issend([data, MPI.BYTE], place, tag)
+            request = comm.Issend([data, MPI.BYTE], rank, tag)
         except MPI.Exception:
-            request = MPI.REQUEST_NULL  # dead: the receive posted to it tells
+            request = MPI.REQUEST_NULL  # dead: the receive posted for it will say so
         return MPIPending(request, data, self._under_way, raises=False)
 
     def lost(self) -> dict[int, str]:
-        """Peers whose posted receive failed, or that could not be started, since the last call."""
+        """Peers whose receive has failed, or that could not be started, since the last call."""
         lost, self._lost = self._lost, {}
         return lost
 
     def replace(self, peer: int, command: list[str]) -> None:
-        """Start a process beside; it inherits mpirun's environment."""
+        """Start a new process for a peer; it inherits mpirun's environment variables."""
         if peer in self._requests:  # MPI may still write to its buffer
             self._given_up.append((self._requests.pop(peer), self._buffers.pop(peer)))
         self._arrived.pop(peer, None)
@@ -202,22 +202,22 @@ class MPITransport:
                 self._lose(peer, f"has not started in {SPAWN_S:g} s")
             return
         self._starting.remove(starting)
-        place = starting.place
-        if place is not None:
+        address = starting.address
+        if address is not None:
             for tag, data in starting.messages:
-                self._send(*place, tag, data)
+                self._send(*address, tag, data)
         if not awaited:
             return
         del self._awaited[peer]
-        if place is None:
+        if address is None:
             self._lose(peer, f"could not be started ({starting.error})")
             return
-        self._places[peer] = place
+        self._addresses[peer] = address
         if peer in self._buffers:
             self._post(peer)
 
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> MPIPending:
-        """``Igatherv`` to rank 0, which gives nothing itself."""
+        """``Igatherv`` to rank 0, which has no data of its own."""
         if into is not None:
             counts = [0] + [into.nbytes // (self.size - 1)] * (self.size - 1)
             request = self._comm.Igatherv([None, 0, MPI.BYTE], [into, counts, MPI.BYTE])
@@ -233,10 +233,9 @@ class MPITransport:
     def close(self) -> None:
         """Cancel what is still posted and finalize MPI.
 
-        Finalizing waits for all ranks, and may do so for ever when one died early: after
-        ``FINALIZE_S`` the process is ended by an alarm instead. (A thread could not do it:
-        mpi4py keeps Python's lock meanwhile.) While a process is being started MPI cannot be
-        finalized at all.
+        ``MPI_Finalize`` waits for all ranks, perhaps for ever if one died early: after
+        ``FINALIZE_S`` an alarm ends the process. (A thread could not do it, since mpi4py holds the
+        GIL meanwhile.) While a process is being started, MPI cannot be finalized at all.
         """
         if self._starting:
             self.abort(0)

@@ -1,7 +1,7 @@
-"""What a transport offers: sized byte messages between ranks, and word of ranks that died.
+"""The interface of a transport: messages of bytes between ranks, and which ranks are lost.
 
-Input: byte buffers with a tag. Output: ``Message`` objects, in place in a buffer kept per peer.
-Implementations: ``comm/mpi.py`` (one process a rank) and ``comm/local.py`` (one process in all).
+Input: byte buffers with a tag. Output: ``Message`` objects, in a buffer that is kept for each peer.
+Implementations: ``comm/mpi.py`` (a process for each rank), ``comm/local.py`` (one process for all).
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class RankLostError(RuntimeError):
-    """A collective cannot be completed: a rank that takes part in it is gone."""
+    """A collective cannot be completed, because one of its ranks is lost."""
 
 
 class Message(NamedTuple):
@@ -19,8 +19,8 @@ class Message(NamedTuple):
 
     Attributes:
         peer: Rank that sent it.
-        tag: Its kind, as the sender named it.
-        data: ``[n]`` uint8 in the buffer kept for that peer: valid until ``release(peer)``.
+        tag: Its kind; the sender chooses the number.
+        data: ``[n]`` uint8 in the buffer of that peer, valid until ``release(peer)``.
     """
 
     peer: int
@@ -29,14 +29,14 @@ class Message(NamedTuple):
 
 
 class Pending(Protocol):
-    """A send under way; keeps the buffer alive, which must not change before ``done``."""
+    """A send under way. It keeps the buffer alive, which must not change before ``done``."""
 
     def done(self) -> bool:
         """Whether the receiver has begun to take the message (or is dead)."""
 
 
 class Transport(Protocol):
-    """Messages between ``size`` ranks, seen from ``rank``. Not thread-safe: one thread owns it.
+    """Messages between ``size`` ranks, seen from ``rank``. Not thread-safe: one thread uses it.
 
     Attributes:
         concurrent: Whether the other ranks run while this one waits.
@@ -49,40 +49,40 @@ class Transport(Protocol):
     def listen(self, peer: int, capacity_bytes: int) -> None:
         """Receive from a peer from now on, one message of at most ``capacity_bytes`` at a time.
 
-        A longer one makes ``poll`` raise ValueError.
+        A longer message makes ``poll`` raise ValueError.
         """
 
     def poll(self) -> list[Message]:
-        """Messages that have arrived and are not released, at most one a peer, oldest first."""
+        """Messages that have arrived and are not released, at most one per peer, oldest first."""
 
     def release(self, peer: int, capacity_bytes: int | None = None) -> None:
-        """Be done with the peer's message; its next one may have another size, if given."""
+        """Give back the peer's message; ``capacity_bytes`` sets the limit of the next ones."""
 
     def send(self, peer: int, tag: int, data: NDArray[Any]) -> Pending:
-        """Begin to send; completes only when the receiver takes it, so senders can be held up."""
+        """Begin to send. It completes only when the receiver takes it: this holds up the sender."""
 
     def lost(self) -> dict[int, str]:
         """Peers found dead since the last call, and what happened, such as ``was lost``.
 
-        Only peers listened to are watched.
+        Only peers that this rank listens to are watched.
         """
 
     def replace(self, peer: int, command: list[str]) -> None:
-        """Begin to start a process that takes the place of a peer: lost, or no longer listened to.
+        """Begin to start a new process for a peer that is lost or no longer wanted.
 
-        It finds its end of the transport by itself. ``listen`` to it afterwards; if it cannot be
-        started, it is ``lost``. One that is started after all, when it has been replaced itself,
-        gets what was sent to it before that.
+        The new process connects by itself. ``listen`` to it afterwards; if it cannot be started,
+        it is ``lost``. If it starts after it was replaced itself, it gets the messages that were
+        sent to it before that.
         """
 
     def gather(self, data: NDArray[Any] | None, into: NDArray[Any] | None) -> Pending:
-        """Collective: each rank but 0 gives ``data``; rank 0 has them put ``into`` by rank."""
+        """Collective: every rank but 0 gives ``data``; rank 0 gets all in ``into``, by rank."""
 
     def broadcast(self, data: NDArray[Any]) -> Pending:
-        """Collective: rank 0's ``data`` is put into every other rank's ``data``."""
+        """Collective: rank 0's ``data`` is copied into every other rank's ``data``."""
 
     def close(self) -> None:
-        """Leave in good order. Messages that nobody took are dropped."""
+        """Leave in good order. Messages that nobody has taken are dropped."""
 
     def abort(self, code: int) -> None:
         """End every rank at once with this exit code."""

@@ -1,1 +1,1 @@
-"""Environments as the actors see them: many of one kind, stepped together."""
+"""Environments as the actors see them: several of one kind, stepped together."""

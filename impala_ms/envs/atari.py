@@ -3,8 +3,8 @@
 Input: an id such as ``ALE/Pong-v5``, ``Pong-v5`` or ``PongNoFrameskip-v4``, which all mean the
 same here. Output: a ``VectorEnvironment`` of single frames ``[E, size, size]`` uint8.
 
-A decision is ``action_repeat`` (4) frames with one action; what is seen is the larger value of
-the last two frames in each pixel, in grey, averaged down to 84x84 (``size``). An episode begins
+A decision is ``action_repeat`` (4) frames with one action. The observation is, for each pixel, the
+larger value of the last two frames, in grey, averaged down to 84x84 (``size``). An episode begins
 with 1 to ``noop_max`` frames without action. Frames are stacked by the actor, not here.
 
 Source: Espeholt et al. 2018, arXiv:1802.01561, table G.1; Mnih et al. 2015 (Nature 518), methods.
@@ -33,17 +33,17 @@ from impala_ms.envs.vector import VectorEnvironment
 _log = logging.getLogger(__name__)
 
 ACTION_REPEAT = 4  # frames
-SMALLEST, LARGEST = 8, 160  # rows and columns; of the latter a screen has no more
-MOST_FRAMES = 108_000  # of an episode: 30 minutes at 60 frames a second
+SMALLEST, LARGEST = 8, 160  # rows and columns; a screen has 160 columns
+MOST_FRAMES = 108_000  # in an episode: 30 minutes at 60 frames a second
 
-# What `kwargs` may hold, and the defaults.
+# The keys that `kwargs` may have, and their defaults.
 OPTIONS: dict[str, Any] = {
-    "episodic_life": True,  # a lost life is an end to those who learn; the episode goes on
-    "noop_max": 30,  # frames without action at the start, at most
-    "repeat_action_probability": 0.0,  # sticky actions: of each frame, to play the last action
+    "episodic_life": True,  # a lost life is terminal for the learner; the episode goes on
+    "noop_max": 30,  # at most so many frames without action at the start
+    "repeat_action_probability": 0.0,  # sticky actions, in each frame
     "full_action_space": False,  # all 18 actions instead of those the game uses
     "fire_reset": False,  # press FIRE once at the start
-    "size": 84,  # rows and columns of pixels that are seen
+    "size": 84,  # rows and columns of an observation
 }
 _VECTORIZATIONS = ("auto", "envpool", "sync", "processes")
 _ID = re.compile(r"(ALE/(?P<a>\w+)-v5|(?P<n>\w+)NoFrameskip-v4|(?P<p>[A-Z]\w*)-v5)")
@@ -52,7 +52,7 @@ _ID = re.compile(r"(ALE/(?P<a>\w+)-v5|(?P<n>\w+)NoFrameskip-v4|(?P<p>[A-Z]\w*)-v
 def game_of(id: str) -> str | None:
     """The game of an Atari id, such as ``Pong``; None for other ids.
 
-    ``NAME-v5`` is one only if gymnasium has no such id and envpool or ale-py has the game.
+    ``NAME-v5`` is an Atari id only if gymnasium has no such id and envpool or ale-py has the game.
     """
     match = _ID.fullmatch(id.removeprefix("ale_py:"))
     if match is None:
@@ -79,10 +79,10 @@ def make(
     frame_stack: int,
     env_processes: int,
 ) -> VectorEnvironment:
-    """Make an environment of a game of ``game_of``; arguments as of ``make_vec``.
+    """Make the environments of a game; the arguments are those of ``make_vec``.
 
     Raises:
-        MakeError: If neither back end is installed, has the game or takes the arguments.
+        MakeError: If no back end is installed, has the game or takes the arguments.
     """
     if vectorization not in _VECTORIZATIONS:
         raise MakeError(f"{id}: vectorization must be one of {', '.join(_VECTORIZATIONS)}")
@@ -127,16 +127,17 @@ def make(
 
 
 class AleGame:
-    """One game played by ale-py, in the form that gymnasium's environments have.
+    """A game played by ale-py, with the interface of a gymnasium environment.
 
     Args:
-        game: Such as ``Pong``.
-        action_repeat: Frames of one step.
-        noop_max: Frames without action at the start of an episode, at most; at least 1 is played.
-        repeat_action_probability: Of each frame, to play the last action once more.
-        full_action_space: All 18 actions.
-        fire_reset: Press FIRE in the last of the frames at the start.
-        size: Rows and columns of pixels that are seen.
+        game: Name of the game, such as ``Pong``.
+        action_repeat: Frames in one step.
+        noop_max: Largest number of frames without action at the start of an episode; at least 1 is
+            played.
+        repeat_action_probability: Probability, in each frame, that the last action is played again.
+        full_action_space: Whether there are all 18 actions.
+        fire_reset: Whether FIRE is pressed in the last of the frames at the start.
+        size: Rows and columns of an observation.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class AleGame:
             frameskip=1,  # frames are repeated here, and here only
             repeat_action_probability=repeat_action_probability,
             full_action_space=full_action_space,
-            max_num_frames_per_episode=0,  # kept by the vector environment, in decisions
+            max_num_frames_per_episode=0,  # the vector environment counts, in decisions
         )
         self._env = env.unwrapped
         self.observation_space = gymnasium.spaces.Box(0, 255, (size, size), np.uint8)
@@ -176,7 +177,7 @@ class AleGame:
     def reset(
         self, *, seed: int | None = None, options: object = None
     ) -> tuple[NDArray[np.uint8], dict[str, int]]:
-        """Begin an episode; a seed seeds the game and the frames without action."""
+        """Begin an episode; a seed decides the game and the number of frames without action."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._env.reset(seed=seed)
@@ -211,7 +212,7 @@ class AleGame:
         self._env.close()
 
     def _shrink(self, screen: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        # Sums of whole numbers below 2^24: exact, in whatever order they are added up.
+        # Sums of integers below 2^24 are exact in float32, in whatever order they are added up.
         shrunk: NDArray[np.float32] = (
             self._shrink_rows @ screen.astype(np.float32) @ self._shrink_columns
         )
@@ -220,9 +221,10 @@ class AleGame:
 
 
 def _shrinking(before: int, after: int) -> NDArray[np.float32]:
-    """``[after, before]``: sums over equal shares of ``before`` pixels (area interpolation).
+    """``[after, before]`` weights that average areas of pixels (area interpolation).
 
-    A pixel counts ``after``, one that is cut by a border a whole number of these parts.
+    A pixel has the weight ``after``. If a border cuts it, each side has a part of that weight,
+    rounded to an integer.
     """
     edges = np.linspace(0.0, before, after + 1)
     pixel = np.arange(before)
@@ -261,7 +263,7 @@ def _in_envpool(game: str) -> bool:
 
 
 def _ale_games() -> list[str]:
-    """The games of ale-py; none if it is not installed."""
+    """The games of ale-py; an empty list if it is not installed."""
     if not installed("ale-py"):
         return []
     import gymnasium

@@ -1,6 +1,6 @@
 """Environments written for the old gym interface: 4 values from ``step``, no seed in ``reset``.
 
-Input: what the environment returned. Output: the same in gymnasium's form.
+Input: what the environment returns. Output: the same in gymnasium's interface.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ TRUNCATED = "TimeLimit.truncated"  # key of an old info
 
 
 def reset(env: Any, seed: int | None) -> tuple[Any, Mapping[str, Any]]:
-    """Reset ``env`` in whichever of the two forms it has.
+    """Reset ``env``, whether its interface is the old one or gymnasium's.
 
     Args:
         env: The environment.
         seed: Seeds the environment's generator; None leaves the generator as it is.
 
     Returns:
-        The first observation of the new episode, and the info, empty in the old form or if None.
+        The first observation of the new episode, and the info: empty if there is nothing to return.
     """
     if _takes_seed(type(env).reset):
         result = env.reset(seed=seed)
@@ -43,11 +43,11 @@ def reset(env: Any, seed: int | None) -> tuple[Any, Mapping[str, Any]]:
 def five_values(row: Any) -> tuple[Any, ...]:
     """Turn the four values of an old ``step`` into the five of gymnasium.
 
-    The old interface has one flag for both ends of an episode and marks an end by the time
-    limit in ``info["TimeLimit.truncated"]``; there the state still has a value to bootstrap from.
+    The old interface has one flag for every end of an episode. ``info["TimeLimit.truncated"]`` says
+    whether the time limit was the reason: then the last state still has a value to bootstrap from.
 
     Raises:
-        ValueError: If there are not four, or that mark is neither true nor false.
+        ValueError: If there are not four, or if the mark in the info is neither true nor false.
     """
     if not isinstance(row, (tuple, list)) or len(row) != 4:
         raise ValueError(
@@ -64,10 +64,10 @@ def five_values(row: Any) -> tuple[Any, ...]:
 
 
 def put_below_time_limit(env: Any) -> None:
-    """Let gymnasium's ``TimeLimit``, if there is one around ``env``, read the old form too."""
+    """Let gymnasium's ``TimeLimit``, if ``env`` has that wrapper, read the old interface too."""
     import gymnasium
 
-    class NewForm(gymnasium.Wrapper[Any, Any, Any, Any]):
+    class NewInterface(gymnasium.Wrapper[Any, Any, Any, Any]):
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             return reset(self.env, seed)
 
@@ -77,7 +77,7 @@ def put_below_time_limit(env: Any) -> None:
 
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, gymnasium.wrappers.TimeLimit):
-            env.env = NewForm(env.env)
+            env.env = NewInterface(env.env)
             return
         env = env.env
 

@@ -1,4 +1,4 @@
-"""What can go wrong while an environment is made, in lines that say what to do."""
+"""The error that says why an environment cannot be made, and what to do."""
 
 from __future__ import annotations
 

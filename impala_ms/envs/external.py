@@ -1,6 +1,6 @@
-"""Vector environments of other programs: gymnasium's ``vector_entry_point`` and envpool.
+"""Vector environments of other packages: gymnasium's ``vector_entry_point`` and envpool.
 
-Input: such a program. Output: a ``VectorEnvironment``.
+Input: such a vector environment. Output: a ``VectorEnvironment``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _log = logging.getLogger(__name__)
 
 
 class GymnasiumVectorEnvironment(VectorEnvironment):
-    """One gymnasium vector environment, such as an id's ``vector_entry_point`` gives.
+    """A gymnasium vector environment, such as an id's ``vector_entry_point`` makes.
 
-    It has one generator for all its environments, seeded by the first seed.
+    It has one random generator for all its environments, which takes the first seed.
     """
 
     def __init__(self, id: str, envs: Any, *, seeds: Sequence[int], **settings: Any) -> None:
-        """Take over ``envs``, a ``gymnasium.vector.VectorEnv`` with autoreset NEXT_STEP."""
+        """Take ``envs``, a ``gymnasium.vector.VectorEnv`` with the autoreset mode NEXT_STEP."""
         settings.setdefault("observation_space", envs.single_observation_space)
         settings.setdefault("action_space", envs.single_action_space)
         super().__init__(id, seeds=seeds, **settings)
@@ -63,14 +63,14 @@ class GymnasiumVectorEnvironment(VectorEnvironment):
         return reset
 
     def _arrange(self, observation: Any, info: Any) -> tuple[Observation, Any]:
-        """Observation as it is returned, and an info that holds the action mask."""
+        """The observation as ``step`` returns it, and an info that holds the action mask."""
         info = info or {}
         if (
             type(observation) is np.ndarray
             and observation.shape == self._plain_shape
             and observation.dtype == self.observation_dtype
         ):
-            return np.ascontiguousarray(observation), info  # nearly always
+            return np.ascontiguousarray(observation), info  # the usual case, without further checks
         if self._layout.has_mask:
             info = {**info, MASK: observation[MASK]}
         arrays = self._layout.batch(observation, self.num_envs)
@@ -78,15 +78,15 @@ class GymnasiumVectorEnvironment(VectorEnvironment):
 
 
 class EnvpoolVectorEnvironment(GymnasiumVectorEnvironment):
-    """Environments of envpool, played by ``num_threads`` (1) of its threads.
+    """Environments of envpool, which steps them in ``num_threads`` (1) threads.
 
     Args:
-        id: As the user gave it.
-        task: envpool's name of it.
+        id: The id as the user gave it.
+        task: The name that envpool has for it.
         seeds: One per environment; envpool takes the lower 31 bits.
         options: Passed to envpool; None values are left out.
-        observation_shape: Instead of the one that envpool gives, with as many elements.
-        settings: Of ``VectorEnvironment``.
+        observation_shape: Shape in place of envpool's, with as many elements; None keeps envpool's.
+        settings: Arguments of ``VectorEnvironment``.
 
     Raises:
         MakeError: If envpool is not installed, does not know the task or refuses the options.
@@ -131,7 +131,7 @@ class EnvpoolVectorEnvironment(GymnasiumVectorEnvironment):
             pool = envpool.make_gymnasium(
                 self._task, num_envs=len(seeds), seed=seeds, **self._options
             )
-        except Exception as error:  # of any kind: options are checked by assertions and in C++
+        except Exception as error:  # any class: envpool checks options by assertions and in C++
             raise MakeError(
                 f"{id} cannot be made by envpool with {self._options}: {one_line(error)}"
             ) from error
@@ -170,7 +170,7 @@ def _reshaped_space(space: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _without_text(space: Any) -> Any:
-    """A Dict without the bytes of MiniGrid's mission, which are a text elsewhere."""
+    """A Dict without MiniGrid's mission: bytes in envpool, a text in gymnasium."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict) and "mission" in space.spaces:

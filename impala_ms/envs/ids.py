@@ -1,7 +1,7 @@
-"""What an id says before an environment is made: whether there is one, and of which kind.
+"""Check an id before an environment is made: whether it exists, and whether it is an Atari game.
 
-Input: the id of the configuration. Output: its kind, or an error. A user's own module is not
-imported here, and gymnasium only where it must be: the launcher asks, before anything is started.
+Input: the id of the configuration. Output: its kind, or an error. The launcher asks before it
+starts anything, so a user's own module is not imported here, and gymnasium only where it must be.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def kind_of(id: str) -> str:
 
 
 def check(id: str) -> None:
-    """Refuse an id that no package has, or whose file is not there.
+    """Refuse an id that no package has, or whose file is missing.
 
-    What a module of the user's registers is not known before it is imported: not refused here.
+    An id of a user's own module is not refused: only an import would tell what it registers.
 
     Raises:
-        MakeError: With the ids that are near.
+        MakeError: The message names the nearest ids.
     """
     module, colon, _ = id.rpartition(":")
     if module.endswith(".py") and not Path(module).is_file():
@@ -43,7 +43,7 @@ def check(id: str) -> None:
 
 
 def _is_built_in(id: str) -> bool:
-    """Whether gymnasium registers it itself, read from its source: importing it takes longer."""
+    """Whether gymnasium registers the id. Its source is read: an import would take longer."""
     return f'id="{id}"' in _source_of_registrations()
 
 

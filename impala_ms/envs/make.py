@@ -1,4 +1,4 @@
-"""Vector environments by id.
+"""Make vector environments from an id.
 
 Input: the environment section of the configuration. Output: a ``VectorEnvironment`` for an actor.
 """
@@ -27,7 +27,7 @@ __all__ = ["MakeError", "VectorEnvironment", "frames_per_step", "make_vec"]
 _log = logging.getLogger(__name__)
 
 VECTORIZATIONS = ("auto", "vector_entry_point", "sync", "processes", "envpool")
-# Packages that register ids of these beginnings when they are imported.
+# Packages that register ids with these prefixes when they are imported.
 PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale-py"}
 
 
@@ -48,27 +48,28 @@ def make_vec(
 
     Args:
         id: A gymnasium id, or ``module:ID`` or ``file.py:ID``: the module is imported first, so
-            that it can register the id. It may lie in the current directory, which comes first, or
-            on ``PYTHONPATH``, the file where its path says. An Atari
-            game (``ALE/Pong-v5``, ``Pong-v5`` or ``PongNoFrameskip-v4``) comes with the
-            preprocessing of ``atari``.
+            that it can register the id. The module is searched in the current directory first,
+            then on ``PYTHONPATH``; a file is given by its path. An Atari game (``ALE/Pong-v5``,
+            ``Pong-v5`` or ``PongNoFrameskip-v4``) has the preprocessing of ``atari``.
         num_envs: Number of environments.
-        seeds: One seed per environment, used at the first reset only; later episodes go on from
+        seeds: One seed per environment, used at the first reset only; later episodes continue with
             the same generator. A ``vector_entry_point`` environment uses the first seed alone.
         vectorization: ``"vector_entry_point"`` (all environments in one vectorised program, for
             ids that have one), ``"sync"`` (one after the other), ``"processes"`` (in worker
-            processes, for a slow step), ``"envpool"``, or ``"auto"``: for a game envpool, for
-            others ``vector_entry_point`` where the id has it, else ``"sync"``; envpool also where
-            gymnasium does not have the environment.
-        kwargs: Passed to the environment's constructor, or to envpool; of a game
+            processes, for a slow step), ``"envpool"``, or ``"auto"``. ``auto`` takes envpool for an
+            Atari game; for others ``vector_entry_point`` if the id has it, else ``"sync"``, and
+            envpool if gymnasium does not have the environment.
+        kwargs: Passed to the environment's constructor, or to envpool; for a game see
             ``atari.OPTIONS``.
         max_episode_steps: Steps after which an episode is truncated; None keeps the id's own limit.
-        action_repeat: Frames the environment plays for one step; only counted, except for a game,
-            which repeats actions so often. None: 4 for a game, else 1.
-        frame_stack: Newest frames that the policy sees as one observation; the actor stacks them.
+        action_repeat: Frames that the environment plays in one step. A game repeats actions so
+            often; for other environments the number is only counted with. None: 4 for a game, else
+            1.
+        frame_stack: Number of newest frames in one observation of the policy; the actor stacks
+            them.
         env_processes: Number of worker processes; 0: one for each core of this rank, at least 2.
-        scale_actions: Whether the policy's numbers from -1 to 1 become the range between the
-            finite bounds of a Box of actions, as ``VectorEnvironment.step`` says; else they are
+        scale_actions: Whether the policy's numbers from -1 to 1 are mapped to the range between
+            finite bounds of a Box of actions, see ``VectorEnvironment.step``; otherwise they are
             only clipped to the bounds.
 
     Returns:
@@ -81,7 +82,8 @@ def make_vec(
     if num_envs < 1 or len(seeds) != num_envs:
         raise ValueError(f"{num_envs} environments need as many seeds, got {len(seeds)}")
     if vectorization not in VECTORIZATIONS:
-        raise MakeError(f"vectorization {vectorization!r} is none of {', '.join(VECTORIZATIONS)}")
+        allowed = ", ".join(VECTORIZATIONS)
+        raise MakeError(f"vectorization must be one of {allowed}, not {vectorization!r}")
     game = atari.game_of(id)
     if game is not None:
         return atari.make(
@@ -121,9 +123,9 @@ def make_vec(
     try:
         if has_program and vectorization in ("auto", "vector_entry_point"):
             return _vector_entry(id, spec, num_envs, settings)
-        # The step limit is kept by the vector environment and the spaces are checked by it; what
-        # gymnasium would put around the environment cannot read the old 4 values of step. But
-        # wrappers that come with the id may ask for the limit.
+        # The vector environment keeps the step limit and checks the spaces. The wrappers that
+        # gymnasium has for that cannot read the old 4 values of step. But wrappers that come with
+        # the id may need the limit.
         if not spec.additional_wrappers:
             spec.max_episode_steps = None
         spec.order_enforce = False
@@ -155,14 +157,14 @@ def make_vec(
 
 
 def frames_per_step(id: str, action_repeat: int | None) -> int:
-    """Simulator frames of one step, without making the environment: see ``make_vec``."""
+    """Simulator frames in one step, known before the environment is made: see ``make_vec``."""
     if action_repeat is not None:
         return action_repeat
     return atari.ACTION_REPEAT if atari.game_of(id) is not None else 1
 
 
 def _make_one(module: str, spec: Any) -> Any:
-    """One environment of a spec; worker processes import the module that registers it, too."""
+    """Make one environment of a spec; in a worker process its module must be imported first."""
     import gymnasium
 
     if module:
@@ -173,9 +175,9 @@ def _make_one(module: str, spec: Any) -> Any:
 
 
 def find_spec(id: str, pools_too: bool) -> Any:
-    """A copy of the registered spec of ``id``, after importing the module it names.
+    """A copy of the registered spec of ``id``; the module that the id names is imported first.
 
-    None where gymnasium does not have the id, but envpool does and ``pools_too``.
+    None if gymnasium does not have the id, envpool has it, and ``pools_too`` is true.
     """
     import gymnasium
 

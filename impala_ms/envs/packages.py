@@ -1,4 +1,4 @@
-"""Packages that are used where they are installed, by the names that pip knows them by.
+"""Optional packages, by the names that pip knows.
 
 Input: a name such as ``ale-py``. Output: the package, or the command that installs it.
 """
@@ -16,12 +16,12 @@ from impala_ms.errors import text_of
 
 
 class Package(NamedTuple):
-    """A package that is used where it is installed.
+    """An optional package.
 
     Attributes:
         purpose: What it is for.
-        pip: What pip installs.
-        modules: What Python imports, the one that it is known by first.
+        pip: Its name for pip.
+        modules: Names of its modules, the main module first.
     """
 
     purpose: str
@@ -41,20 +41,19 @@ OPTIONAL = (
 
 
 def installed(package: str) -> bool:
-    """Whether the package is there; it is not imported."""
+    """Whether the package is installed; it is not imported."""
     return not lacking(package)
 
 
 def lacking(package: str) -> list[str]:
-    """The modules of a package that are not there."""
+    """The modules of a package that are not installed."""
     return [name for name in _modules(package) if importlib.util.find_spec(name) is None]
 
 
 def missing(error: BaseException) -> str | None:
-    """What to do about an exception for an optional package that is not installed; else None.
+    """What to do if the exception says that an optional package is not installed; else None.
 
-    Environments say which in different ways: by the exception of an import, or in a text that
-    begins with the name.
+    Environments say so in two ways: by an ImportError, or by a text that begins with the name.
     """
     name, says_so, _ = text_of(error).partition(" is not installed")
     if isinstance(error, ImportError):
@@ -69,12 +68,12 @@ def missing(error: BaseException) -> str | None:
 
 
 def register(package: str) -> Any:
-    """Import an installed package, which registers its environments with gymnasium."""
+    """Import an installed package; it then registers its environments with gymnasium."""
     return importlib.import_module(_modules(package)[0])
 
 
 def pip_install(*packages: str) -> str:
-    """The command that installs ``packages`` beside what is there, NumPy 1 included."""
+    """The command that installs ``packages`` and keeps NumPy 1 and the other versions."""
     constraints = Path(__file__).resolve().parents[2] / "constraints.txt"
     held = ["-c", str(constraints)] if constraints.is_file() else ["numpy<2"]
     return shlex.join([sys.executable, "-m", "pip", "install", *held, *packages])

@@ -1,11 +1,11 @@
-"""Single environments in worker processes, for those whose step is slow.
+"""Single environments in worker processes, for environments with a slow step.
 
-Input: a picklable function that makes one environment. Output: a ``VectorEnvironment`` that plays
-the same streams as ``SyncVectorEnvironment``.
+Input: a picklable function that makes one environment. Output: a ``VectorEnvironment`` that returns
+the same as ``SyncVectorEnvironment``.
 
-A worker is a new interpreter, never a fork: MPI may be running. It runs none of this process's
-scripts, only the modules that its environments need. What environments return lies in memory that
-both processes map; a message of one byte says that it is there.
+A worker is a new interpreter, never a fork: MPI may be running. It imports only the modules that
+its environments need. What the environments return is written to shared memory; a short message
+says that it is there.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from impala_ms.cluster.place import ranks_here
 from impala_ms.cpus import usable_cores
 from impala_ms.envs.errors import MakeError
 from impala_ms.envs.spaces import MASK, ObservationLayout, action_layout
-from impala_ms.envs.sync import ColumnEnvironment, Columns, Singles
+from impala_ms.envs.sync import Singles, SinglesEnvironment, StepArrays
 from impala_ms.envs.vector import Observation, Rows
 from impala_ms.errors import describe, one_line
 from impala_ms.imports import find_files
 
 CLOSE_TIMEOUT_S = 5.0
-# Nothing is imported before the path is set: the current folder would come first.
+# The path is set before any import: otherwise the current folder would be searched first.
 _MAIN = (
     "import sys; sys.path[:] = {path!r}; "
     "from impala_ms.envs.processes import work; work({pipe}, {memory})"
@@ -48,25 +48,25 @@ _ALIGNMENT_BYTES = 64
 
 
 class WorkerError(RuntimeError):
-    """A worker process ended, or its environments raised what cannot be sent."""
+    """A worker process has ended, or raised an exception that cannot be pickled."""
 
 
 class _WorkerTraceback(Exception):
-    """The traceback of a worker, as the cause of an exception."""
+    """The traceback of a worker, shown as the cause of its exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"\n{text}")
 
 
-class ProcessVectorEnvironment(ColumnEnvironment):
-    """Environments shared out among worker processes; each steps its share one by one.
+class ProcessVectorEnvironment(SinglesEnvironment):
+    """Environments divided among worker processes; each worker steps its share one by one.
 
     Args:
-        id: As the user gave it.
+        id: The id as the user gave it.
         make_one: Makes one environment; it is pickled.
         seeds: One for each environment.
-        processes: Number of workers; 0: one for each core that falls to this rank, at least 2.
-        settings: Of ``VectorEnvironment``.
+        processes: Number of workers; 0: one for each core of this rank, at least 2.
+        settings: Arguments of ``VectorEnvironment``.
 
     Raises:
         MakeError: If ``make_one`` cannot be pickled.
@@ -88,7 +88,7 @@ class ProcessVectorEnvironment(ColumnEnvironment):
         shares = [slice(envs * i // count, end) for i, end in enumerate(ends)]
         try:
             maker = pickle.dumps(make_one)
-        except Exception as error:  # whatever its parts raise
+        except Exception as error:  # any class: pickling runs code of the user
             raise MakeError(
                 f"{id} cannot be sent to worker processes: {one_line(error)}. Its class and "
                 "arguments must be importable from a module: give module:ID, or set vectorization "
@@ -114,7 +114,7 @@ class ProcessVectorEnvironment(ColumnEnvironment):
             self.close()
             raise
         self._first = arrays.pop(" first")
-        self._columns = Columns(arrays)
+        self._arrays = StepArrays(arrays)
         self._masked = False
 
     @property
@@ -148,15 +148,15 @@ class ProcessVectorEnvironment(ColumnEnvironment):
                 f"{self.id}: the info of the first reset of environment {has} has {MASK!r}, that "
                 f"of environment {not_} has none: return it from reset in all of them"
             )
-        return self._first_rows(self._columns, self._masked)
+        return self._first_rows(self._arrays, self._masked)
 
     def _step_all(self, action: NDArray[Any], first: NDArray[np.bool_]) -> Rows:
         self._first[:] = first
         self._ask([_STEP + pickle.dumps(action[worker.share], 5) for worker in self._workers])
-        return self._rows(self._columns, self._masked, first)
+        return self._rows(self._arrays, self._masked, first)
 
     def _ask(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send each worker its message; after a failure there are no workers any more."""
+        """Send each worker its message and return the answers; a failure ends all workers."""
         if not self._workers:
             raise WorkerError(f"{self.id}: the worker processes have ended")
         try:
@@ -164,7 +164,7 @@ class ProcessVectorEnvironment(ColumnEnvironment):
                 worker.tell(message)
             answers: dict[_Worker, bytes] = {}
             waiting = {worker.pipe: worker for worker in self._workers}
-            while waiting:  # the first to fail is heard, also while another never answers
+            while waiting:  # in any order: a failure must be seen while another worker hangs
                 for pipe in wait(list(waiting)):
                     worker = waiting.pop(pipe)  # type: ignore[call-overload]
                     answers[worker] = worker.answer()
@@ -177,10 +177,10 @@ class ProcessVectorEnvironment(ColumnEnvironment):
 
 
 class _Worker:
-    """One worker process, seen from outside.
+    """A worker process, seen from the process that started it.
 
     Attributes:
-        share: Its environments.
+        share: Which environments it has.
         process: Its ``subprocess.Popen``.
         pipe: The connection to it.
     """
@@ -189,9 +189,9 @@ class _Worker:
         self.share = share
         self._name = f"{id}: the worker of environments {share.start} to {share.stop - 1}"
         self.pipe, theirs = Pipe()
-        # A worker is no rank of the job, also if its environments import MPI.
-        job = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
-        environ = {key: value for key, value in os.environ.items() if not key.startswith(job)}
+        # A worker is not a rank of the job, even if its environments import MPI.
+        of_mpi = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(of_mpi)}
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         with theirs:
@@ -202,18 +202,18 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),
                 env=environ,
-                start_new_session=True,  # signals to the job's group are for its ranks
+                start_new_session=True,  # signals to the process group are for the ranks
             )
         self.tell(pickle.dumps((id, share.start, share.stop, envs, os.getpid())))
         self.tell(maker)
 
     def tell(self, message: bytes) -> None:
-        """Send a message; that nobody reads it any more shows in the answer."""
+        """Send a message; if the worker has ended, ``answer`` will say so."""
         with contextlib.suppress(OSError):
             self.pipe.send_bytes(message)
 
     def answer(self) -> bytes:
-        """Wait for the answer to a message; what the worker raised is raised here."""
+        """Wait for the answer to a message; an exception of the worker is raised here."""
         try:
             answer = self.pipe.recv_bytes()
         except (EOFError, OSError):
@@ -226,11 +226,11 @@ class _Worker:
         return answer[1:]
 
     def hang_up(self) -> None:
-        """Ask the worker to end: it notices that nobody is there."""
+        """Close the connection, which ends the worker."""
         self.pipe.close()
 
     def end(self, deadline: float) -> None:
-        """Wait for its end; kill it after the deadline."""
+        """Wait until the worker has ended; kill it after the deadline."""
         try:
             self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -239,11 +239,11 @@ class _Worker:
 
 
 def work(pipe: int, memory: int) -> None:
-    """Be a worker: make the environments, do what is asked, end when nobody is there.
+    """Be a worker: make the environments, do what is asked, end when the connection is closed.
 
     Args:
-        pipe: File descriptor of the connection to the process that started this one.
-        memory: File descriptor of the memory that both map.
+        pipe: File descriptor of the connection to the process that started this worker.
+        memory: File descriptor of the shared memory.
     """
     connection = Connection(pipe)
     find_files()
@@ -262,19 +262,19 @@ def work(pipe: int, memory: int) -> None:
         singles.lay_out(layout, action, lives=lives)
         arrays = _map(memory, _fields(layout, action.mask_size, envs))
         arrays = {name: array[share] for name, array in arrays.items()}
-        first, columns = arrays.pop(" first"), Columns(arrays)
+        first, rows = arrays.pop(" first"), StepArrays(arrays)
         connection.send_bytes(_DONE)
         while True:
             message = connection.recv_bytes()
             argument = pickle.loads(message[1:])
             if message[:1] == _RESET:
-                singles.reset(argument, columns)
+                singles.reset(argument, rows)
             else:
-                singles.step(argument, first, columns)
+                singles.step(argument, first, rows)
             connection.send_bytes(_DONE + pickle.dumps(singles.masked))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # nobody is there
-    except BaseException as error:  # sys.exit() too: the actor is to know why
+        pass  # the connection is closed
+    except BaseException as error:  # SystemExit too: the actor must know the reason
         with contextlib.suppress(OSError):
             connection.send_bytes(_FAILED + _pickled(error))
     finally:
@@ -283,14 +283,14 @@ def work(pipe: int, memory: int) -> None:
 
 
 def _watch(parent: int) -> None:
-    """End this process when its parent is gone, also in the middle of an endless step."""
+    """End this process when its parent is gone, even while a step never returns."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
 def _pickled(error: BaseException) -> bytes:
-    """An exception and its traceback; one that cannot be sent as a ``WorkerError``."""
+    """An exception and its traceback; a ``WorkerError`` if the exception cannot be pickled."""
     text = traceback.format_exc()
     try:
         message = pickle.dumps((error, text))
@@ -303,30 +303,30 @@ def _pickled(error: BaseException) -> bytes:
 def _fields(
     layout: ObservationLayout, mask_size: int, envs: int
 ) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
-    """What lies in the shared memory: the columns, and which environments reset."""
-    return Columns.fields(layout, mask_size, envs) | {" first": ((envs,), np.bool_)}
+    """The arrays in the shared memory: those of a step, and which environments reset."""
+    return StepArrays.fields(layout, mask_size, envs) | {" first": ((envs,), np.bool_)}
 
 
 def _map(
     memory: int, fields: Mapping[str, tuple[tuple[int, ...], DTypeLike]]
 ) -> dict[str, NDArray[Any]]:
-    """The fields as arrays on the shared memory, which grows to their size if need be."""
-    places, end = {}, 0
+    """The fields as arrays in the shared memory, which is enlarged if it is too small."""
+    offsets, end = {}, 0
     for name, (shape, dtype) in fields.items():
-        places[name] = end
+        offsets[name] = end
         size = math.prod(shape) * np.dtype(dtype).itemsize
         end += -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     if os.fstat(memory).st_size < end:
         os.ftruncate(memory, end)
     buffer = mmap.mmap(memory, end)
     return {
-        name: np.ndarray(shape, dtype, buffer, places[name])
+        name: np.ndarray(shape, dtype, buffer, offsets[name])
         for name, (shape, dtype) in fields.items()
     }
 
 
 def _shared_memory() -> int:
-    """File descriptor of memory without a name, which is gone with its last user."""
+    """File descriptor of memory without a name; it is freed with its last user."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("impala_ms", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -334,6 +334,6 @@ def _shared_memory() -> int:
 
 
 def _cores() -> int:
-    """Cores of this machine that fall to this rank."""
+    """Cores of this machine for each of its ranks."""
     _, ranks = ranks_here() or (0, 1)
     return usable_cores() // ranks

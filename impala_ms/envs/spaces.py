@@ -1,7 +1,7 @@
-"""Observation and action spaces: which are supported, how they are described and laid out.
+"""Observation and action spaces: which are supported, their description and their layout.
 
-Input: gymnasium's spaces. Output: layouts, which turn what an environment returns into arrays of
-declared shape and dtype, and what a policy samples into what an environment takes.
+Input: gymnasium's spaces. Output: layouts. They turn what an environment returns into arrays of
+known shape and dtype, and the actions that a policy samples into those that an environment takes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from impala_ms.envs.errors import MakeError
 from impala_ms.errors import one_line
 
 MASK = "action_mask"  # key of an observation or an info
-_LISTED_BOUNDS = 64  # a box with more elements is described by a digest of its bounds
-_ENDLESS = 1e30  # a bound beyond it, such as the largest float32, means that there is none
+_LISTED_BOUNDS = 64  # a Box with more elements is described by a hash of its bounds
+_ENDLESS = 1e30  # a larger bound, such as the largest float32, counts as infinite
 _PARTS = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 
 
@@ -29,11 +29,11 @@ class Leaf(NamedTuple):
 
     Attributes:
         path: Keys and indices that lead to it, joined by ``/``; empty for a plain observation.
-        keys: The same as the observation takes them.
+        keys: The same as a tuple: what the observation is indexed with.
         shape: Of one environment's array.
-        dtype: Its type.
-        start: What a Discrete or MultiDiscrete begins to count at, one or an array.
-        size: How many numbers it has; None for a Box.
+        dtype: Data type of that array.
+        start: Smallest value of a Discrete or MultiDiscrete: a number or an array.
+        size: How many values it has: a number or an array; None for a Box.
     """
 
     path: str
@@ -61,16 +61,16 @@ class Leaf(NamedTuple):
         return part
 
     def check(self, part: Any, leading: tuple[int, ...] = ()) -> NDArray[Any]:
-        """The array of a part, refused where an assignment would change it silently.
+        """The array of a part; an error if NumPy's assignment would change its values silently.
 
-        An assignment would stretch shapes, cut fractions off and let integers wrap around.
+        An assignment broadcasts shapes, cuts fractions off and lets integers wrap around.
 
         Args:
             part: What the environment returned here.
-            leading: Shape before that of one environment: ``(E,)`` for a batch.
+            leading: Axes in front of those of one environment: ``(E,)`` for a batch.
 
         Raises:
-            ValueError: If shape or type are not those of the space.
+            ValueError: If the shape or the type is not that of the space.
         """
         if (
             type(part) is np.ndarray
@@ -92,24 +92,24 @@ class Leaf(NamedTuple):
         )
 
     def from_0(self, values: NDArray[Any]) -> NDArray[Any]:
-        """``[E, …]`` of a Discrete, MultiDiscrete or MultiBinary, counted from 0.
+        """Values ``[E, …]`` of a Discrete, MultiDiscrete or MultiBinary, counted from 0.
 
         Raises:
-            OutsideSpaceError: If a value is not one of the space.
+            OutsideSpaceError: If the space does not have a value.
         """
         counted = values - self.start if np.any(self.start) else values
         # As an unsigned number, a negative one is larger than all others.
         outside = counted.view(f"u{counted.itemsize}") >= self.size
         if outside.any():
-            place = tuple(np.argwhere(outside)[0].tolist())
-            least = int(np.broadcast_to(self.start, self.shape)[place[1:]])
-            most = least + int(np.broadcast_to(self.size, self.shape)[place[1:]]) - 1
+            env, *element = np.argwhere(outside)[0].tolist()
+            least = int(np.broadcast_to(self.start, self.shape)[tuple(element)])
+            most = least + int(np.broadcast_to(self.size, self.shape)[tuple(element)]) - 1
             field = f" for {self.path!r}" if self.path else ""
-            element = f" at {list(place[1:])}" if self.shape else ""
+            where = f" at {element}" if self.shape else ""
             raise OutsideSpaceError(
-                f"the environment returned {values[place]}{field}{element} in an observation, but "
-                f"the observation space allows {least} to {most}",
-                place[0],
+                f"the environment returned {values[(env, *element)]}{field}{where} in an "
+                f"observation, but the observation space allows {least} to {most}",
+                env,
             )
         return counted
 
@@ -118,7 +118,7 @@ class OutsideSpaceError(ValueError):
     """An observation holds a number that its space does not have.
 
     Attributes:
-        index: Of the environment.
+        index: Number of the environment.
     """
 
     def __init__(self, text: str, index: int) -> None:
@@ -132,19 +132,20 @@ class ObservationLayout:
     Args:
         id: The environment, for messages.
         space: gymnasium's space. Texts in it are left out.
-        mask_size: Entries of an action mask; if not 0, the part ``action_mask`` of a Dict is one.
+        mask_size: Entries of an action mask. If it is not 0, the part ``action_mask`` of a Dict is
+            taken as the mask.
 
     Attributes:
         plain: Whether an observation is one array.
         leaves: ``{path: Leaf}``, in the order of the space.
         has_mask: Whether a part is an action mask; it is not among the leaves.
-        description: Of the space as plain JSON values, without what is left out.
+        description: The space as plain JSON values, without the parts that are left out.
         left_out: Paths of the texts.
-        counted: Leaves that hold a choice among some numbers: Discrete and its like.
+        counted: Leaves whose values are counted: Discrete, MultiDiscrete and MultiBinary.
     """
 
     def __init__(self, id: str, space: Any, mask_size: int) -> None:
-        """Walk through the space; a ``MakeError`` says what of it is not supported."""
+        """Walk through the space; a ``MakeError`` names a part that is not supported."""
         self.leaves: dict[str, Leaf] = {}
         self.has_mask = False
         self.left_out: list[str] = []
@@ -160,19 +161,19 @@ class ObservationLayout:
         self.counted = [leaf for leaf in self.leaves.values() if leaf.size is not None]
 
     def write(self, arrays: Mapping[str, NDArray[Any]], index: int, observation: Any) -> None:
-        """Copy one environment's observation into row ``index`` of ``{path: [E, …]}``."""
+        """Copy one environment's observation into row ``index`` of ``{path: array [E, …]}``."""
         for path, leaf in self.leaves.items():
             arrays[path][index] = leaf.check(leaf.find(observation))
 
     def batch(self, observation: Any, envs: int) -> dict[str, NDArray[Any]]:
-        """``{path: [E, …]}``, contiguous, of a vector environment's batched observation."""
+        """A vector environment's batched observation as ``{path: array [E, …]}``, contiguous."""
         return {
             path: np.ascontiguousarray(leaf.check(leaf.find(observation), (envs,)), leaf.dtype)
             for path, leaf in self.leaves.items()
         }
 
     def _walk(self, space: Any, keys: tuple[Any, ...], path: str) -> dict[str, Any] | None:
-        """Description of a part, None if nothing is left of it; its leaves are noted."""
+        """Describe a part and add its leaves; None if all of it is left out."""
         from gymnasium import spaces
 
         if not isinstance(space, spaces.Space):
@@ -195,7 +196,7 @@ class ObservationLayout:
         if isinstance(space, spaces.Tuple):
             listed: list[dict[str, Any]] = []
             for index, inner in enumerate(space.spaces):
-                # Numbered as they are described: without what is left out.
+                # Numbered as in the description, where parts that are left out do not count.
                 described = self._walk(inner, (*keys, index), _join(path, len(listed)))
                 if described is not None:
                     listed.append(described)
@@ -230,20 +231,20 @@ class ObservationLayout:
             raise MakeError(
                 f"{self._id} has an observation part {MASK!r} of {size} entries, but an action "
                 f"mask of its action space has {self._mask_size}: give it one entry for each "
-                "action, or another name if it is no mask"
+                "action, or another name if it is not a mask"
             )
 
 
 class BoxActions:
-    """Numbers of a policy in the bounds of a Box.
+    """Brings the numbers that a policy samples into the bounds of a Box.
 
     Args:
         space: The Box.
-        scale: Whether [-1, 1] becomes the range between two finite bounds. A number with an
-            infinite bound stays as it is. All are clipped to the bounds that they have.
+        scale: Whether [-1, 1] is mapped to the range between two finite bounds. A number with an
+            infinite bound is not mapped. All numbers are clipped to their bounds.
 
     Attributes:
-        scaled: Of each number, whether it is scaled.
+        scaled: Whether each number is mapped, an array of the shape of the Box.
     """
 
     def __init__(self, space: Any, scale: bool) -> None:
@@ -260,26 +261,26 @@ class BoxActions:
 
     @property
     def changes(self) -> bool:
-        """Whether a number between the bounds may become another."""
+        """Whether the map changes any number."""
         return bool(self._middle.any() or (self._half != 1.0).any())
 
-    def place(self, action: NDArray[Any]) -> NDArray[Any]:
-        """``[E, *shape]`` as sampled to a new array that the space contains."""
+    def encode(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Sampled actions ``[E, *shape]`` as a new array that the space contains."""
         clipped = np.clip(np.asarray(action, np.float64), self._least, self._most)
-        placed: NDArray[Any] = (self._middle + self._half * clipped).astype(self._low.dtype)
-        placed = np.clip(placed, self._low, self._high)  # rounding may have left them
-        return placed
+        encoded: NDArray[Any] = (self._middle + self._half * clipped).astype(self._low.dtype)
+        encoded = np.clip(encoded, self._low, self._high)  # rounding may have left the bounds
+        return encoded
 
 
 @dataclass(frozen=True)
 class ActionLayout:
-    """What a policy samples and what the environment takes.
+    """What a policy samples, and how that becomes what the environment takes.
 
     Attributes:
-        shape: Of one sampled action: ``()``, ``(parts,)``, or that of a Box.
+        shape: Shape of one sampled action: ``()``, ``(parts,)``, or that of a Box.
         mask_size: Entries of an action mask: n, the sum of all parts, or 0 for a Box.
         num_actions: n of a Discrete space, else 0.
-        description: Of the space as plain JSON values.
+        description: The space as plain JSON values.
         box: How the numbers of a Box are scaled and clipped; None for other spaces.
     """
 
@@ -293,18 +294,18 @@ class ActionLayout:
     _taken_shape: tuple[int, ...]
 
     def encode(self, action: NDArray[Any]) -> NDArray[Any]:
-        """``[E, *shape]`` as sampled to ``[E, …]`` of the space's type, as environments take it.
+        """Sampled actions ``[E, *shape]`` as the environments take them, ``[E, …]``.
 
-        It is a new array: environments may keep it and write into it.
+        The result is a new array: environments may keep it and write into it.
 
         Raises:
-            ValueError: If the shape is another.
+            ValueError: If the sampled actions have another shape.
         """
         action = np.asarray(action)
         if action.shape[1:] != self.shape:
             raise ValueError(f"actions have shape {action.shape}, not [E, *{self.shape}]")
         if self.box is not None:
-            return self.box.place(action)
+            return self.box.encode(action)
         return (action + self._start).astype(self._dtype).reshape(-1, *self._taken_shape)
 
 
@@ -345,10 +346,10 @@ def action_layout(id: str, space: Any, scale: bool = True) -> ActionLayout:
 
 
 def joined_mask(mask: Any, size: int, leading: tuple[int, ...] = ()) -> NDArray[np.bool_]:
-    """An action mask as one new array ``[*leading, size]``; a tuple holds one for each part.
+    """An action mask as one new array ``[*leading, size]``; a tuple is a mask for each part.
 
     Raises:
-        ValueError: If it has another number of entries, or one that is not 0 or 1.
+        ValueError: If it has another number of entries, or an entry that is not 0 or 1.
     """
     try:
         parts = mask if isinstance(mask, (tuple, list)) and np.ndim(mask[0]) else (mask,)
@@ -370,7 +371,7 @@ def joined_mask(mask: Any, size: int, leading: tuple[int, ...] = ()) -> NDArray[
 
 
 def _leaf_array(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """``(shape, dtype)`` of the arrays of a part, None if it is not supported."""
+    """``(shape, dtype)`` of the array of a part; None if the part is not supported."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind in "biuf":
@@ -383,7 +384,7 @@ def _leaf_array(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
 
 
 def _leaf_range(space: Any) -> tuple[Any, Any]:
-    """``(start, size)`` of the numbers of a part; the size of a Box is None."""
+    """``(start, size)`` of the values of a part; the size of a Box is None."""
     if hasattr(space, "nvec"):
         return np.asarray(space.start, np.int64), np.asarray(space.nvec, np.uint64)
     if hasattr(space, "start"):
@@ -392,7 +393,7 @@ def _leaf_range(space: Any) -> tuple[Any, Any]:
 
 
 def _describe(space: Any) -> dict[str, Any]:
-    """One part as JSON values. Infinite bounds are strings: JSON has no number for them."""
+    """A part as JSON values. Infinite bounds are strings: JSON has no number for them."""
     if hasattr(space, "nvec"):
         nvec, start = space.nvec.tolist(), np.asarray(space.start).tolist()
         return {"type": "MultiDiscrete", "nvec": nvec, "start": start}

@@ -1,6 +1,6 @@
-"""A corridor that only memory gets through: the sign at its entrance says where to turn.
+"""A corridor that needs memory: the sign at its entrance says where to turn at its end.
 
-Input: actions. Output: observations of a gymnasium environment, ``impala_ms.envs.tmaze:TMaze-v0``.
+Input: actions. Output: observations. The id is ``impala_ms.envs.tmaze:TMaze-v0``.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ class TMaze(gymnasium.Env[NDArray[np.float32], Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Stand at the entrance, before a sign."""
+        """Begin at the entrance, where the sign is seen."""
         super().reset(seed=seed)
         self._right = bool(self.np_random.integers(2))
-        self._place = 0
+        self._position = 0
         return np.array([1.0 if self._right else -1.0, 0.0], np.float32), {}
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Move; see the class."""
-        at_junction = self._place == self.length
+        at_junction = self._position == self.length
         reward, over = -0.01, False
         if at_junction and action != 0:
             over, reward = True, float((action == 2) == self._right)
         elif not at_junction and action == 0:
-            self._place += 1
+            self._position += 1
             reward = 0.0
-        sign = (1.0 if self._right else -1.0) if self._place == 0 else 0.0
-        observation = np.array([sign, float(self._place == self.length)], np.float32)
+        sign = (1.0 if self._right else -1.0) if self._position == 0 else 0.0
+        observation = np.array([sign, float(self._position == self.length)], np.float32)
         return observation, reward, over, False, {}
 
 
-# the limit leaves time to try, and ends an episode that stands still
+# The limit leaves time for detours, and ends an episode in which nothing moves.
 gymnasium.register("TMaze-v0", f"{__name__}:TMaze", max_episode_steps=100)

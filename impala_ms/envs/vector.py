@@ -1,6 +1,6 @@
-"""Many environments of one kind, stepped together, with the statistics of their episodes.
+"""Several environments of one kind, stepped together, with the statistics of their episodes.
 
-Input: actions of the policy. Output: the rows from which the actor builds its trajectories.
+Input: actions of the policy. Output: the rows from which the actor builds its unrolls.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 LIVES = "lives"  # key of an info
 
 Observation = NDArray[Any] | dict[str, NDArray[Any]]
-# observation, reward, terminated, truncated, info; a part that is an action mask is in the info
+# observation, reward, terminated, truncated, info; an action mask is always in the info
 Rows = tuple[
     Observation, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], Mapping[str, NDArray[Any]]
 ]
 
 
 class VectorEnvironment:
-    """``num_envs`` environments that reset on the step after their last one.
+    """``num_envs`` environments; each resets in the step after its episode has ended.
 
     ::
 
@@ -42,32 +42,33 @@ class VectorEnvironment:
         returns   o1, r1   o2, r2     o3, r3      o0', 0             o1', r1'
         first     False    False      False       True               False
 
-    The step at which an episode ends returns its final observation. The next step ignores the
-    action of that environment, pays 0 and returns the first observation of a new episode, and
-    ``first`` is True. So the ``first`` that belongs to an observation is returned with it; after
+    The step in which an episode ends returns its final observation. The next step ignores the
+    action for that environment, returns reward 0 and the first observation of a new episode, and
+    ``first`` is True. So ``first`` belongs to the observation that is returned with it; after
     ``reset()`` it is True everywhere.
 
-    A plain observation space gives one array ``[E, …]``. Dict and Tuple, also one in the other,
-    give ``{path: array [E, …]}``, where keys and indices are joined by ``/``; texts are left out.
-    What is Discrete or MultiDiscrete is counted from 0, whatever its ``start`` is.
+    A plain observation space gives one array ``[E, …]``. Dict and Tuple, nested or not, give
+    ``{path: array [E, …]}``, where keys and indices are joined by ``/``; texts are left out.
+    Discrete and MultiDiscrete observations are counted from 0, whatever their ``start`` is.
 
-    Arrays that ``step`` and ``reset`` return are valid until the next call: copy what is to stay.
+    Arrays that ``step`` and ``reset`` return are valid until the next call: copy what you keep.
 
     Attributes:
-        id: The id the environments were made from.
+        id: The id from which the environments were made.
         num_envs: Number of environments, E.
         observation_shape: Shape of one observation; ``()`` for Dict and Tuple.
         observation_dtype: Data type of the observations; meaningless for Dict and Tuple.
-        observation_leaves: ``{path: (shape, dtype)}``, of a plain observation ``{"": …}``.
+        observation_leaves: ``{path: (shape, dtype)}``; for a plain observation ``{"": …}``.
         num_actions: Number of discrete actions; 0 for other action spaces.
         action_mask: ``[E, mask_size]`` bool, the actions allowed after the observations returned
-            last; None where the environment allows all of them always. A row without any is
-            possible after a final observation.
-        frame_stack: Newest frames that the policy sees as one observation; the actor stacks them.
-        frames_per_step: Simulator frames of one step (action repeat).
+            last; None if the environment always allows all of them. After a final observation a
+            row may allow no action.
+        frame_stack: Number of newest frames in one observation of the policy; the actor stacks
+            them.
+        frames_per_step: Simulator frames in one step (action repeat).
         step_limit: Steps after which an episode is truncated, or None.
-        finished: Of the episodes that ended at the last step: the indices of their environments,
-            their returns (float64, raw rewards) and their lengths in steps without reset rows.
+        finished: The episodes that ended in the last step: indices of their environments, returns
+            (float64, raw rewards) and lengths (steps without reset rows).
     """
 
     def __init__(
@@ -85,8 +86,9 @@ class VectorEnvironment:
     ) -> None:
         """Check the spaces; subclasses hold the environments themselves.
 
-        With ``episodic_life`` a fall of the info ``lives`` to another number than 0 is
-        ``terminated`` to those who learn; the episode goes on.
+        With ``episodic_life``, a lost life is ``terminated`` for the learner, while the episode
+        goes on. Lives are read from the info ``lives``; the loss of the last life ends the episode
+        anyway.
         """
         self._action = action_layout(id, action_space, scale_actions)
         if scale_actions:
@@ -112,7 +114,7 @@ class VectorEnvironment:
         self.frames_per_step = frames_per_step
         self.step_limit = step_limit
         self.action_mask: NDArray[np.bool_] | None = None
-        # None: what the first reset returns will tell
+        # None: not known before the first reset
         self._mask_size = self._action.mask_size if self._layout.has_mask else None
         if not self._action.mask_size:
             self._mask_size = 0
@@ -130,19 +132,19 @@ class VectorEnvironment:
 
     @property
     def mask_size(self) -> int:
-        """Entries of an action mask, M; 0 where all actions are allowed always.
+        """Entries of an action mask, M; 0 if all actions are always allowed.
 
-        Whether the environment gives a mask in its info shows at the first reset, which is done
-        here if need be; later infos must agree with it.
+        Only the first reset shows whether the info has a mask: it is done here if it has not been
+        done. Later infos must agree with it.
         """
         if self._mask_size is None:
             self._unread = self._begin(self._seeds)
         return self._mask_size or 0
 
     def spaces(self) -> dict[str, Any]:
-        """Spaces, size of the action mask and stacked frames as plain JSON values.
+        """Spaces, size of the action mask and number of stacked frames as plain JSON values.
 
-        They are equal exactly when the spaces are, apart from observations that are left out.
+        Two descriptions are equal exactly if the spaces are; parts that are left out do not count.
         """
         return {
             "observation": self._layout.description,
@@ -152,13 +154,13 @@ class VectorEnvironment:
         }
 
     def reset(self, seeds: Sequence[int] | None = None) -> Observation:
-        """Begin a new episode everywhere.
+        """Begin a new episode in every environment.
 
-        The first reset seeds the generators with the seeds given when the environment was made.
-        Later ones go on from the generators as they are, unless ``seeds`` are given.
+        The first reset seeds the generators with the seeds that the constructor got. Later resets
+        continue with the generators as they are, unless ``seeds`` are given.
 
         Returns:
-            ``[E, …]``, the first observations, or ``{path: [E, …]}``.
+            The first observations, ``[E, …]`` or ``{path: [E, …]}``.
         """
         unread, self._unread = self._unread, None
         if seeds is None:
@@ -184,17 +186,17 @@ class VectorEnvironment:
 
         Args:
             action: ``[E]`` integers in 0 … n - 1 for Discrete; ``[E, parts]`` for MultiDiscrete,
-                counted from 0, and MultiBinary (0 or 1); ``[E, *shape]`` floats for a Box. A float
-                x between two finite bounds is clipped to [-1, 1], and the environment takes
+                counted from 0, and MultiBinary (0 or 1); ``[E, *shape]`` floats for a Box. If both
+                bounds of a float x are finite, x is clipped to [-1, 1] and the environment takes
                 ``low + (x + 1) / 2 * (high - low)``; with an infinite bound, or without
-                ``scale_actions``, it takes x itself, clipped to the bounds. Ignored where the
-                environment resets in this step.
+                ``scale_actions``, it takes x itself, clipped to the bounds. The action is ignored
+                where the environment resets in this step.
 
         Returns:
             ``(observation, reward, terminated, truncated, first)``: ``[E, …]`` or
             ``{path: [E, …]}``, ``[E]`` float32, and three ``[E]`` bool. ``first`` marks the rows
-            in which the environment was reset. A lost life may be ``terminated`` too; no reset
-            row follows it, and ``finished`` does not know it.
+            in which the environment was reset. With ``episodic_life`` a lost life is ``terminated``
+            too; no reset row follows it, and it is not in ``finished``.
 
         Raises:
             ValueError: If the environment returns what its spaces do not allow.
@@ -227,13 +229,13 @@ class VectorEnvironment:
         return observation, reward.astype(np.float32, copy=False), terminated, truncated, first
 
     def close(self) -> None:
-        """Free what the environments hold."""
+        """Close the environments."""
         raise NotImplementedError
 
     def _reset_all(
         self, seeds: Sequence[int] | None
     ) -> tuple[Observation, Mapping[str, NDArray[Any]]]:
-        """First observations and info."""
+        """Reset every environment; return the first observations and the info."""
         raise NotImplementedError
 
     def _step_all(self, action: NDArray[Any], first: NDArray[np.bool_]) -> Rows:
@@ -269,7 +271,7 @@ class VectorEnvironment:
         return observation
 
     def _from_0(self, observation: Observation, first: NDArray[np.bool_] | None) -> Observation:
-        """Parts that hold a choice are counted from 0; ``first`` None: all were reset."""
+        """Count Discrete and similar parts from 0; ``first`` None: all environments were reset."""
         try:
             for leaf in self._layout.counted:
                 if isinstance(observation, dict):
@@ -279,7 +281,7 @@ class VectorEnvironment:
         except OutsideSpaceError as error:
             was_reset = first is None or first[error.index]
             taken = None if was_reset else int(self._lengths[error.index]) + 1
-            add_place(error, self.id, error.index, self.num_envs, taken, self._steps)
+            add_location(error, self.id, error.index, self.num_envs, taken, self._steps)
             raise
         return observation
 
@@ -297,7 +299,7 @@ class VectorEnvironment:
                     f"{self.id}: the info of step {self._steps} has {MASK!r}, but that of the "
                     "first reset had none: return it from reset too"
                 )
-            # gymnasium says of which environments it is; nobody acts on a final observation.
+            # gymnasium marks the environments that gave a mask; none is needed after an episode.
             given = info.get(f"_{MASK}", True) | self._over
         if not np.all(given):
             raise ValueError(
@@ -307,7 +309,7 @@ class VectorEnvironment:
         self.action_mask = allowed
 
     def _check_limit(self, limit: int, truncated: NDArray[np.bool_]) -> None:
-        """Say once that episodes do not keep to the step limit: their last rows are suspect."""
+        """Warn once if episodes do not agree with the step limit: the flags may be wrong."""
         early = truncated & (self._lengths < limit)
         contradicts = early | (self._lengths > limit)
         if contradicts.any():
@@ -325,10 +327,10 @@ class VectorEnvironment:
             )
 
 
-def add_place(
+def add_location(
     error: BaseException, id: str, index: int, total: int, taken: int | None, steps: int
 ) -> None:
-    """Say in which environment and step an exception was raised; ``taken`` None: in reset."""
+    """Add the environment and the step to an exception; ``taken`` None: it was in reset."""
     where = "reset" if taken is None else f"step {taken} of its episode"
     add_note(
         error, f"in {where}, environment {index} of {total} ({id}), step {steps} since the start"

@@ -1,1 +1,1 @@
-"""What a run reports: meters, the files they are written to, and the progress line."""
+"""The metrics of a run: meters, columns, the files that hold them, and the progress line."""

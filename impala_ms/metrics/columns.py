@@ -1,4 +1,4 @@
-"""What a run reports: name, unit and meaning of each metric, which is the documentation.
+"""The columns of ``metrics.csv``: name, unit and meaning of each, also for the documentation.
 
 Input: nothing. Output: the header of ``metrics.csv``. An algorithm's ``config.py`` names its own
 columns in ``columns``, and a learner of your own in its attribute ``columns``.
@@ -10,11 +10,11 @@ Columns = dict[str, tuple[str, str]]  # unit and meaning by name
 
 COMMON: Columns = {
     "wall_time_s": ("s", "Time since the command was given, start-up included."),
-    "updates": ("updates", "Learner steps made, those skipped not counted."),
+    "updates": ("updates", "Learner steps. Skipped ones do not count."),
     "env_steps": (
         "decisions",
-        "Decisions learned from, each counted once. Rows in which an environment was only reset, "
-        "and what was dropped, are not in it.",
+        "Decisions learned from, each counted once. Reset rows, in which an environment was only "
+        "reset, and dropped decisions do not count.",
     ),
     "env_frames": ("frames", "Simulator frames learned from: `env_steps` x action repeat."),
     "env_steps_per_s": ("1/s", "Growth of `env_steps` per second since the last row."),
@@ -27,18 +27,18 @@ COMMON: Columns = {
     ),
     "episode_length_mean": (
         "decisions",
-        "Mean length of the same 20 episodes, reset rows not counted.",
+        "Mean length of the same 20 episodes. Reset rows do not count.",
     ),
     "policy_lag_mean": (
         "updates",
         "How old the data is: the version of the weights when an unroll, or its gradient, was "
-        "used, minus the version that the unroll was played with. Mean since the last row.",
+        "used, minus the version of the weights that played it. Mean since the last row.",
     ),
     "policy_lag_max": ("updates", "The largest policy lag since the last row."),
     "loss_total": (
         "",
         "Loss that was minimised, summed or averaged over valid rows as `loss_reduction` says. "
-        "Mean over the updates since the last row. Its size says little; jumps and NaN do.",
+        "Mean over the updates since the last row. Its size says little; jumps and NaN say more.",
     ),
     "gradient_norm": ("", "Global norm of the gradient before it was clipped."),
     "learning_rate": ("", "Learning rate that the last update used."),
@@ -49,16 +49,17 @@ COMMON: Columns = {
     ),
     "actor_wait_fraction": (
         "0-1",
-        "Share of their time that actors waited because the learner had not taken their unrolls "
-        "yet, mean over actors. High: the learner is the bottleneck.",
+        "Share of time that actors waited because the learner had not yet taken their unrolls, "
+        "mean over actors. High: the learner is the bottleneck.",
     ),
     "rss_mb": ("MiB", "Resident memory of the learner's process. It should not grow for ever."),
-    "ranks_alive": ("ranks", "Ranks that take part, the learner included."),
+    "ranks_alive": ("ranks", "Ranks that take part, including the learner."),
     "env_steps_dropped": (
         "decisions",
-        "Decisions received but not learned from since the start: older than `max_policy_lag`, "
-        "with a NaN or an infinity, or arriving after the stop. What was waiting to fill a batch "
-        "when the run ended is in `status.json`, and in this column after a resume.",
+        "Decisions that arrived since the start and were not learned from: older than "
+        "`max_policy_lag`, with a NaN or an infinity, or after the stop. Decisions that were "
+        "waiting for a full batch when the run ended are counted in `status.json`, and in this "
+        "column after a resume.",
     ),
     "updates_skipped": (
         "updates",
@@ -68,11 +69,11 @@ COMMON: Columns = {
     "eval_version": ("updates", "Version of the weights that evaluation played with."),
     "rows_learned": (
         "decisions",
-        "Decisions learned from since the start; those that are replayed count again.",
+        "Decisions learned from since the start; a replayed decision counts again.",
     ),
 }
 
-# Of agents with a policy and a baseline.
+# Columns of agents with a policy and a baseline.
 ACTOR_CRITIC: Columns = {
     "loss_policy_gradient": (
         "",
@@ -86,8 +87,8 @@ ACTOR_CRITIC: Columns = {
     "loss_entropy": ("", "Entropy term of the total: -`entropy_cost` x entropy."),
     "entropy": (
         "nats",
-        "Mean entropy of the policy over valid rows: log(actions) when it acts at random, 0 when "
-        "it has no doubt. An early fall to 0 means too little `entropy_cost`.",
+        "Mean entropy of the policy over valid rows: log(number of actions) when it acts at "
+        "random, 0 when it is certain. An early fall to 0 means that `entropy_cost` is too small.",
     ),
     "vs_mean": (
         "reward",
@@ -101,7 +102,7 @@ ACTOR_CRITIC: Columns = {
     ),
 }
 
-# These come first, in this order, so that programs can read old and new runs alike.
+# These columns come first, in this order, in old runs and in new ones.
 FIRST = (
     "wall_time_s updates env_steps env_frames env_steps_per_s updates_per_s episodes "
     "episode_return_mean episode_length_mean policy_lag_mean policy_lag_max loss_total "
@@ -110,17 +111,17 @@ FIRST = (
     "env_steps_dropped updates_skipped eval_return_mean eval_version"
 ).split()
 
-# A row may carry these for the progress line; they are not written to files.
+# A row may have these keys for the progress line; they are not written to files.
 PROGRESS_KEYS = ("total_env_steps", "eta_s", "actors_expected", "waiting_for")
 
 
 def together(*groups: Columns) -> Columns:
-    """One table of several groups, in the order of the columns of a file."""
+    """Join several groups with the common columns, in the order of the file."""
     every = {name: column for group in (COMMON, *groups) for name, column in group.items()}
     return {name: every[name] for name in [*FIRST, *every] if name in every}
 
 
 def markdown_table(columns: Columns) -> str:
-    """A table of metrics in Markdown, one row each."""
+    """A table in Markdown with a row for each metric."""
     rows = [f"| `{name}` | {unit} | {text} |" for name, (unit, text) in columns.items()]
     return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])

@@ -1,7 +1,7 @@
-"""Collect what happens between two rows of ``metrics.csv``.
+"""Meters: they collect values between two rows of ``metrics.csv``.
 
-Input: counts, values and times from the learner's loop. Output: the numbers of one row. No meter
-reads the clock: times are passed in, in seconds of one monotonic clock.
+Input: counts, values and times from the learner's loop. Output: the numbers of one row. Meters do
+not read the clock: each time is an argument, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike
 
 
 class EpisodeMeter:
-    """Means over the last ``window`` finished episodes, and how many there were in all.
+    """Means over the last ``window`` finished episodes, and the number of all episodes.
 
     Attributes:
-        count: Episodes added since the start. A resumed run sets it to where it left off.
+        count: Episodes added since the start. A resumed run sets it to the saved number.
     """
 
     def __init__(self, window: int = 20) -> None:
-        """Start with no episodes."""
+        """Begin without episodes."""
         self.count = 0
         self._window = window
         self._returns: deque[float] = deque(maxlen=window)
@@ -31,8 +31,8 @@ class EpisodeMeter:
         """Add finished episodes, oldest first.
 
         Args:
-            episode_returns: ``[n]``, returns in raw rewards.
-            lengths: ``[n]``, lengths in steps.
+            episode_returns: ``[n]``, sums of raw rewards.
+            lengths: ``[n]``, steps.
         """
         returns, steps = np.atleast_1d(episode_returns), np.atleast_1d(lengths)
         if returns.shape != steps.shape:
@@ -59,17 +59,17 @@ class MeanMax:
     """Weighted mean and maximum of the values added since the last ``reset``."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Begin without values."""
         self.reset()
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Remove all values."""
         self._sum = 0.0
         self._weight = 0.0
         self._max = -math.inf
 
     def add(self, values: ArrayLike, weights: ArrayLike = 1.0) -> None:
-        """Add a value or an array of them; those of weight 0 count nowhere."""
+        """Add a value or an array of values; a value of weight 0 does not count."""
         array = np.asarray(values, np.float64)
         weight = np.broadcast_to(np.asarray(weights, np.float64), array.shape)
         counted = weight > 0
@@ -122,11 +122,11 @@ class WaitMeter:
         self._begun: float | None = None
 
     def begin(self, now: float) -> None:
-        """A wait begins."""
+        """Begin a wait."""
         self._begun = now
 
     def end(self, now: float) -> None:
-        """The wait ends; without one, nothing happens."""
+        """End the wait, if there is one."""
         if self._begun is not None:
             self._waited += now - self._begun
             self._begun = None
@@ -134,7 +134,7 @@ class WaitMeter:
     def take(self, now: float) -> float | None:
         """Return the share in [0, 1] since the last call; None if no time has passed.
 
-        A wait that is going on counts up to ``now``, its rest in the next row.
+        If a wait has not ended, its time after ``now`` counts in the next row.
         """
         if self._begun is not None:
             self.end(now)

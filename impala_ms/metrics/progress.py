@@ -1,7 +1,7 @@
 """The progress of a run on the terminal.
 
-Input: rows of metrics from the learner, one line each. Output: the one live line that the
-launcher shows, or plain lines where there is no terminal.
+Input: rows of metrics that the learner prints, a line for each. Output: one line that the launcher
+rewrites in place, or plain lines if there is no terminal.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, TextIO
 
 Row = Mapping[str, Any]
 
-# A control character that no ordinary output begins a line with.
+# Ordinary output does not begin a line with this control character.
 MARKER = "\x1eprogress "
 
-# Rank 0 prints this line once all ranks are connected: from then on it is told of one that is gone.
+# Rank 0 prints this line when all ranks are connected: from then on it notices a lost rank.
 CONNECTED = MARKER + '{"connected": true}'
 
-_WAIT_LINES = 10  # times the interval, between two plain lines that say what is waited for
-_WAITS = 0.2  # a role that waits for more than this share of its time has a bottleneck elsewhere
+_WAIT_LINES = 10  # intervals between two plain lines that say what the learner waits for
+_WAITS = 0.2  # a role that waits more than this share of its time is not the bottleneck
 
 
 def encode(row: Row) -> str:
-    """Return the row as one machine-readable line, without the newline."""
+    """The row as one line for programs, without the newline."""
     return MARKER + json.dumps({key: _plain(value) for key, value in row.items()})
 
 
 def decode(line: str) -> dict[str, Any] | None:
-    """Return the row that ``encode`` made ``line`` from, or None for any other line."""
+    """The row from which ``encode`` made ``line``; None for any other line."""
     if not line.startswith(MARKER):
         return None
     try:
@@ -44,11 +44,11 @@ def decode(line: str) -> dict[str, Any] | None:
 
 
 def format_line(row: Row, *, width: int | None = None) -> str:
-    """Return the row for people, on one line.
+    """The row as one line for people.
 
     Args:
-        row: Metrics of ``columns.COLUMNS`` and ``columns.PROGRESS_KEYS``; absent ones are left out.
-        width: Characters there is room for; fields are dropped from the right until they fit.
+        row: Metrics, and keys of ``columns.PROGRESS_KEYS``; missing ones are left out.
+        width: Largest number of characters; fields are dropped from the right until they fit.
     """
     fields = [field for field in _fields(row) if field]
     line = "  ".join(fields)
@@ -59,34 +59,34 @@ def format_line(row: Row, *, width: int | None = None) -> str:
 
 
 def open_streams() -> None:
-    """Have a process print whatever its streams are.
+    """Make sure that a process can print.
 
-    Started without them (``>&-``) it gets empty ones: else the first files it opens would take
-    their numbers, and what is printed would go there. Characters that a console does not know are
-    replaced.
+    A process that was started without streams (``>&-``) gets empty ones. Otherwise the first files
+    that it opens would get their numbers, and the output would go into these files. Characters
+    that the console does not know are replaced.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is this one
+            os.open(os.devnull, os.O_RDWR)  # the file gets the lowest free number: this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # Python has standard error escape them
+    if isinstance(sys.stdout, io.TextIOWrapper):  # standard error escapes them by default
         sys.stdout.reconfigure(errors="replace")
 
 
 def ignore_output() -> None:
-    """Have Python not trip at its end over standard output that nobody takes."""
+    """Avoid an error at the end of Python if nobody reads standard output any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Display:
     """Shows progress and other output on one stream.
 
-    On a terminal the progress is one line at the bottom, rewritten in place, and other lines are
-    put above it. Elsewhere progress is printed as plain lines, at most one per second; the first
-    and the last are always there.
+    On a terminal the progress is one line at the bottom, rewritten in place, with the other lines
+    above it. Elsewhere progress is printed as plain lines, at most one per second; the first and
+    the last are always printed.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Display:
         """Show on ``stream``.
 
         Args:
-            stream: Where to write; whether it is a terminal is asked of it.
-            interval_s: Least time between two plain lines.
+            stream: Where to write, a terminal or not.
+            interval_s: Shortest time between two plain lines.
             clock: Seconds; replaced in tests.
         """
         self._stream = stream
@@ -125,7 +125,7 @@ class Display:
             self._print_held_back()
 
     def write(self, text: str) -> None:
-        """Show lines as ranks print them: where one is marked as such, progress."""
+        """Show lines that ranks print; a line made by ``encode`` is progress."""
         for line in text.removesuffix("\n").split("\n"):
             if line == CONNECTED:
                 continue
@@ -136,10 +136,10 @@ class Display:
                 self.progress(row)
 
     def flush(self) -> None:
-        """Nothing is held back but progress."""
+        """Do nothing: only progress is held back, and ``close`` prints it."""
 
     def line(self, text: str) -> None:
-        """Show other output: one or more whole lines."""
+        """Show other output: one or more complete lines."""
         text = text.rstrip("\n")
         if self._line:
             self._write(f"\r\x1b[K{text}\n{self._line}")
@@ -147,7 +147,7 @@ class Display:
             self._write(f"{text}\n")
 
     def close(self) -> None:
-        """Leave the last progress as an ordinary line."""
+        """Print the last progress as an ordinary line."""
         if self._line:
             self._line = ""
             self._write("\n")
@@ -172,7 +172,7 @@ class Display:
 
 
 def _fields(row: Row) -> list[str]:
-    """The parts of the line, the most important first; empty where there is nothing to say."""
+    """The fields of the line, the most important first; a field may be empty."""
     lag, loss = row.get("policy_lag_mean"), row.get("loss_total")
     returned, rate = row.get("episode_return_mean"), row.get("env_steps_per_s")
     alive, expected = row.get("ranks_alive"), row.get("actors_expected")
@@ -187,7 +187,7 @@ def _fields(row: Row) -> list[str]:
         "" if left is None else f"{_duration(left)} left",
         "" if loss is None else f"loss {loss:.4g}",
         "" if alive is None or not expected else f"{alive - 1}/{expected} actors",
-        # In one process nobody waits: the two take turns.
+        # In one process learner and actor take turns: neither waits for the other.
         ""
         if expected == 0 or row.get("waiting_for")
         else _bottleneck(row.get("learner_wait_fraction"), row.get("actor_wait_fraction")),
@@ -203,7 +203,7 @@ def _steps(done: float | None, total: float | None) -> str:
 
 
 def _short(number: float) -> str:
-    """A number in three digits: 950, 12.3K, 1.50M."""
+    """A number with three digits: 950, 12.3K, 1.50M."""
     for suffix in ("", "K", "M", "G"):
         if abs(number) < 999.5 or suffix == "G":
             break
@@ -220,7 +220,7 @@ def _duration(seconds: float) -> str:
 
 
 def _bottleneck(learner_wait: float | None, actor_wait: float | None) -> str:
-    """Who is waited for, from the shares of their time that the two roles wait."""
+    """The bottleneck, from the shares of time that learner and actors wait."""
     if learner_wait is None and actor_wait is None:
         return ""
     learner, actor = learner_wait or 0.0, actor_wait or 0.0
@@ -230,6 +230,6 @@ def _bottleneck(learner_wait: float | None, actor_wait: float | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value JSON has: NumPy scalars become Python's, what is not finite becomes null."""
+    """A value for JSON: NumPy scalars become Python's, values that are not finite become null."""
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value

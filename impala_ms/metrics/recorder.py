@@ -1,6 +1,6 @@
-"""From single updates to one row of ``metrics.csv``.
+"""Make the rows of ``metrics.csv`` from single updates.
 
-Input: what each update and each unroll reported. Output: rows, one a log interval.
+Input: the numbers of each update and of its unrolls. Output: a row for each log interval.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Recorder:
     """Counters since the start of the run, and means since the last row.
 
     Attributes:
-        updates, updates_skipped, env_steps, env_steps_dropped, rows_learned: Totals; a resumed run
-            sets them.
-        episodes: ``EpisodeMeter`` over all ranks.
+        updates, updates_skipped, env_steps, env_steps_dropped, rows_learned: Totals since the start
+            of the run, those before a resume included.
+        episodes: ``EpisodeMeter`` of all ranks.
         evaluation: ``(return mean, version)`` of the newest evaluation, or None.
     """
 
     TOTALS = ("updates", "updates_skipped", "env_steps", "env_steps_dropped", "rows_learned")
 
     def __init__(self, now: float, totals: Mapping[str, int] | None = None) -> None:
-        """Begin at ``now`` seconds with the totals of a resumed run, or with zeros."""
+        """Begin at the time ``now``, with the totals of a resumed run or with zeros."""
         totals = totals or {}
         self.updates = totals.get("updates", 0)
         self.updates_skipped = totals.get("updates_skipped", 0)
         self.env_steps = totals.get("env_steps", 0)
-        # What waited for its turn when the run was saved is lost.
+        # Unrolls that had arrived but were not used when the run was saved are lost.
         waited = totals.get("env_steps_waiting", 0)
         self.env_steps_dropped = totals.get("env_steps_dropped", 0) + waited
         self.rows_learned = totals.get("rows_learned", self.env_steps)
@@ -56,7 +56,7 @@ class Recorder:
         self._means: dict[str, MeanMax] = {}
 
     def totals(self) -> dict[str, int]:
-        """The totals, to be saved with a checkpoint."""
+        """The totals, for a checkpoint."""
         return {name: getattr(self, name) for name in self.TOTALS} | {
             "episodes": self.episodes.count
         }
@@ -73,9 +73,9 @@ class Recorder:
         Args:
             statistics: Numbers of the update by column name; and ``applied``, whether the weights
                 were changed.
-            lags: ``[S]`` policy lag of each unroll, updates.
-            actor_waits: ``[S]`` share of its time that each unroll's actor waited.
-            env_steps: Valid rows learned from.
+            lags: ``[S]`` policy lag of each unroll, in updates.
+            actor_waits: ``[S]`` share of time that the actor of each unroll waited.
+            env_steps: Valid rows in the batch.
         """
         if statistics["applied"]:
             self.updates += 1
@@ -92,7 +92,7 @@ class Recorder:
         self._actor_wait.add(actor_waits)
 
     def row(self, now: float) -> dict[str, Any]:
-        """The row of the interval that ends at ``now``; a new interval begins."""
+        """The row of the interval that ends at ``now``; then a new interval begins."""
         row: dict[str, Any] = {name: meter.mean for name, meter in self._means.items()}
         row |= {
             "updates": self.updates,

@@ -1,8 +1,7 @@
 """Where the rows of a run go: ``metrics.csv``, TensorBoard, the console of the launcher.
 
-Input: one row per log interval, a dict with the names of ``columns.COLUMNS``; what has nothing to
-say is None or absent. Output: files in the run folder. All sinks have ``write(row)`` and
-``close()``.
+Input: a row for each log interval, a dict by the names of the columns; a missing value is None or
+absent. Output: files in the run folder. All sinks have ``write(row)`` and ``close()``.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ Row = Mapping[str, Any]
 
 
 class SinkError(RuntimeError):
-    """Metrics cannot be written, or what is there does not fit."""
+    """Metrics cannot be written, or the file that is there does not fit."""
 
 
 class Sink(Protocol):
-    """Something rows can be written to."""
+    """Takes rows."""
 
     def write(self, row: Row) -> None:
         """Write one row."""
 
     def close(self) -> None:
-        """Finish; nothing is written after it."""
+        """Finish; no row is written afterwards."""
 
 
 class Sinks:
@@ -52,7 +51,7 @@ class Sinks:
             sink.write(row)
 
     def close(self) -> None:
-        """Close every sink, also when one of them fails; then raise the first error."""
+        """Close every sink, even if one of them fails; then raise the first error."""
         first: Exception | None = None
         for sink in self._sinks:
             try:
@@ -64,17 +63,17 @@ class Sinks:
 
 
 class CsvSink:
-    """One line per row, in the file the moment it is written.
+    """A CSV file with a line for each row, which is on the disk at once.
 
-    An existing file is continued; a last line that was cut off when the writer was killed is
-    removed first. One of a version with fewer columns gets those that it lacks, empty.
+    An existing file is continued. If its last line is incomplete, because the writer was killed,
+    that line is removed first. A file that lacks some columns gets them, empty.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Iterable[str]) -> None:
         """Open or create the file.
 
         Raises:
-            SinkError: If the file has columns that are not known, or cannot be written.
+            SinkError: If the file has unknown columns, or cannot be written.
         """
         self.path = Path(path)
         self.columns = list(columns)
@@ -89,7 +88,7 @@ class CsvSink:
         """Append the row and flush it.
 
         Raises:
-            SinkError: If the row has a key that is no column, or the disk does not take it.
+            SinkError: If the row has a key that is not a column, or cannot be written.
         """
         unknown = [key for key in row if key not in self.columns and key not in PROGRESS_KEYS]
         if unknown:
@@ -110,7 +109,7 @@ class CsvSink:
             raise _cannot_write(self.path, error) from error
 
     def rewind_to(self, updates: int) -> None:
-        """Drop the rows made after ``updates`` updates, which a resumed run makes again."""
+        """Remove the rows after so many updates: a resumed run makes them again."""
         try:
             self._file.close()
             with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -127,7 +126,7 @@ class CsvSink:
             return float(line.split(",")[self.columns.index("updates")] or 0)
         except (IndexError, ValueError) as error:
             raise SinkError(
-                f"{self.path} holds a line that is no row, {line[:60]!r}: move the file away"
+                f"{self.path} holds a line that is not a row, {line[:60]!r}: move the file away"
             ) from error
 
     def close(self) -> None:
@@ -138,8 +137,8 @@ class CsvSink:
             raise _cannot_write(self.path, error) from error
 
     def _recover(self) -> None:
-        """Leave a file of whole lines with the right header; make it if it is not there."""
-        # Bytes that are not UTF-8 occur only in damaged rows, or in a file that is not ours.
+        """Make the file if there is none; otherwise mend its header and its last line."""
+        # Bytes that are not UTF-8 occur only in damaged rows, or in a file of another program.
         content = self.path.read_text("utf-8", "replace") if self.path.exists() else ""
         whole = content[: content.rfind("\n") + 1]
         if not whole and self._header.startswith(content):
@@ -152,7 +151,7 @@ class CsvSink:
             os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def _with_new_columns(self, there: list[str], whole: str) -> str:
-        """The content of a file of another version, with this version's columns."""
+        """The content of a file with other columns, rewritten with the columns of this run."""
         unknown = [name for name in there if name not in self.columns]
         if unknown or len(set(there)) < len(there):
             what = f"the unknown column {unknown[0][:40]!r}" if unknown else "a column twice"
@@ -174,9 +173,9 @@ class CsvSink:
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[dict[str, float | None]]:
-    """The rows of a ``metrics.csv``: numbers by column, None where a field is empty.
+    """The rows of a ``metrics.csv``: numbers by column, None for an empty field.
 
-    The last line of a run that goes on may be half written: it is left out.
+    In a run that is still going on, the last line may be incomplete: it is left out.
     """
     text = Path(path).read_text("utf-8")
     whole = text[: text.rfind("\n") + 1].splitlines()
@@ -189,9 +188,9 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, float | None]]:
 class TensorBoardSink:
     """Scalars for TensorBoard, by ``env_steps``, in the groups train, loss, speed and eval.
 
-    A thread of its own imports tensorboardX at the first row and writes the events, so that
-    neither start-up nor the learner waits. Its event writer is used without the queue and the
-    two threads of ``SummaryWriter``, in which a full disk would go unnoticed.
+    A thread of its own imports tensorboardX at the first row and writes the events, so that neither
+    the start nor the learner waits for it. tensorboardX's event writer is used directly:
+    ``SummaryWriter`` has threads of its own, in which an error such as a full disk would be lost.
     """
 
     def __init__(
@@ -204,9 +203,9 @@ class TensorBoardSink:
 
         Args:
             directory: Where the event file is made, at the first row.
-            resumed_at: ``env_steps`` of the checkpoint that a resumed run starts from;
-                TensorBoard forgets what an earlier part of the run wrote after it.
-            columns: What of a row is written.
+            columns: The columns to write.
+            resumed_at: ``env_steps`` of the checkpoint from which a resumed run goes on;
+                TensorBoard then drops what was written after it.
         """
         self.directory, self.columns = Path(directory), list(columns)
         self._resumed_at = resumed_at
@@ -227,7 +226,7 @@ class TensorBoardSink:
         self._queue.put((time.time(), dict(row)))
 
     def close(self) -> None:
-        """Write what is left and close the file."""
+        """Write the remaining rows and close the file."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -246,7 +245,7 @@ class TensorBoardSink:
             from tensorboardX.proto.summary_pb2 import Summary
 
             self.directory.mkdir(parents=True, exist_ok=True)
-            # The process id keeps a run that is resumed within a second from taking the same name.
+            # With the process id in its name, a run that is resumed at once makes another file.
             events = EventsWriter(str(self.directory / "events"), f".{os.getpid()}")
             if self._resumed_at is not None:
                 start = SessionLog(status=SessionLog.START)
@@ -266,7 +265,7 @@ class TensorBoardSink:
 
 
 class ConsoleSink:
-    """Prints the machine-readable progress line that the launcher shows."""
+    """Prints rows as lines of ``progress.encode``, which the launcher shows."""
 
     def __init__(self, stream: TextIO) -> None:
         """Print to ``stream``."""
@@ -281,7 +280,7 @@ class ConsoleSink:
             raise _cannot_write("the console (has the launcher gone?)", error) from error
 
     def close(self) -> None:
-        """Leave the stream open: it is the caller's."""
+        """Do nothing: the stream is the caller's."""
 
 
 _SPEED = {
@@ -296,7 +295,7 @@ _SPEED = {
 
 
 def _scalars(row: Row, columns: Iterable[str]) -> list[tuple[str, float]]:
-    """The tags and values of a row for TensorBoard."""
+    """The tags and values of a row in TensorBoard."""
     return [
         (f"{_group(name)}/{name}", float(row[name]))
         for name in columns

@@ -143,11 +143,11 @@ def ours(kind, name, rows, threads):
 
     from impala_ms import device
     from impala_ms.agents.learner import stacked
+    from impala_ms.frames import frame_rows, push_frame
     from impala_ms.nets.conv import Nature, Shallow
     from impala_ms.nets.lstm import LSTM
     from impala_ms.nets.resnet import ResNet
     from impala_ms.nets.rmsprop import RMSProp
-    from impala_ms.trajectory import push_frame, stack_places
 
     device.use("CPU", threads)
     rng = np.random.default_rng(0)
@@ -162,7 +162,7 @@ def ours(kind, name, rows, threads):
         net = {"shallow": Shallow, "nature": Nature, "resnet": ResNet}[name]((4, 84, 84))
         envs = rows if kind == "inference" else rows // 21
         first = np.zeros((1, 21, envs), bool)
-        inputs = [rng.integers(0, 256, (24, envs, 84, 84), dtype=np.uint8), stack_places(first, 4)]
+        inputs = [rng.integers(0, 256, (24, envs, 84, 84), dtype=np.uint8), frame_rows(first, 4)]
     share = ms.Tensor.from_numpy
 
     def infer():

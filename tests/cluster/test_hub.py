@@ -1,4 +1,4 @@
-"""Hub and spokes over a transport in one process: every step is in order."""
+"""Hub and spokes over a transport in one process: the test decides the order of all steps."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ WEIGHTS_SIZE = 5
 
 
 class FakeTransport(LocalTransport):
-    """As over MPI the others run at the same time; and some of them may be ``dead``."""
+    """Behaves like MPI: ranks are concurrent, and some may be ``dead``."""
 
     concurrent = True
 
@@ -55,7 +55,7 @@ class FakeTransport(LocalTransport):
         super().__init__(*args)
         self.dead = {}
         self.replaced = []  # (rank, command)
-        self.told = {}  # by rank: tags of what the process before had not yet taken
+        self.told = {}  # by rank: tags of the messages that the process before had not taken
 
     def replace(self, peer, command):
         self.replaced.append((peer, command))
@@ -70,7 +70,7 @@ class FakeTransport(LocalTransport):
 
 
 class Group:
-    """A hub and its spokes; ``batches`` hold one unroll each."""
+    """A hub and its spokes; a batch holds ``unrolls`` unrolls."""
 
     def __init__(self, actors=2, unrolls=1, max_policy_lag=None, answers=False, **options):
         hub_end, *ends = FakeTransport.connect(1 + actors)
@@ -85,7 +85,7 @@ class Group:
         return Spoke(Mailbox(end), heartbeat_s=heartbeat_s, waits_for_answer=self.answers)
 
     def begin(self, version=0, in_flight=2):
-        """All have spoken, and are ready for unrolls and weights."""
+        """Have all spokes send HELLO and be ready for unrolls and weights."""
         for spoke in self.spokes.values():
             spoke.hello(SPACES)
             self.begin_spoke(spoke, in_flight)
@@ -112,7 +112,7 @@ class Group:
         self.hub.publish(version, np.full(WEIGHTS_SIZE, version, np.float32))
 
     def send_unroll(self, rank, version=0, ended=(), **fields):
-        """Whether the actor had a buffer free for it; ``first`` marks reset rows."""
+        """Send an unroll, if the spoke has a free buffer; whether it had one."""
         buffer = self.spokes[rank]._free_buffer()
         if buffer is None:
             return False
@@ -134,13 +134,13 @@ def states(group):
 
 
 class TestHello:
-    def test_the_first_is_enough_to_begin_with(self):
+    def test_one_hello_is_enough_to_begin(self):
         group = Group()
         group.spokes[2].hello(SPACES)
         assert group.hub.await_hello(1, lambda: False) == SPACES
         assert states(group) == {1: EXPECTED, 2: ALIVE}
 
-    def test_other_spaces_name_ranks_and_fields(self):
+    def test_other_spaces_are_refused_with_ranks_and_fields(self):
         group = Group()
         group.spokes[1].hello(SPACES)
         group.pump()
@@ -152,7 +152,7 @@ class TestHello:
             "the same environment"
         )
 
-    def test_other_spaces_of_one_that_comes_late(self):
+    def test_other_spaces_of_a_late_spoke_are_refused(self):
         group = Group()
         group.spokes[2].hello(SPACES)
         group.hub.await_hello(1, lambda: False)
@@ -161,7 +161,7 @@ class TestHello:
         with pytest.raises(RunError, match=r"observation space of rank 1 is .* of rank 2 is"):
             group.pump()
 
-    def test_one_that_comes_late_takes_part(self):
+    def test_late_spoke_gets_weights_and_sends_unrolls(self):
         group = Group()
         group.spokes[2].hello(SPACES)
         group.hub.await_hello(1, lambda: False)
@@ -176,10 +176,10 @@ class TestHello:
         group.pump()
         assert group.hub.take(0.0)["behaviour_version"] == [4]
 
-    def test_waiting_can_be_given_up(self):
+    def test_wait_for_hello_can_be_given_up(self):
         assert Group().hub.await_hello(1, lambda: True) is None
 
-    def test_silence_is_left_out(self, caplog):
+    def test_silent_spoke_is_left_out_after_the_start_timeout(self, caplog):
         group = Group(start_timeout_s=0.05)
         group.spokes[2].hello(SPACES)
         began = time.monotonic()
@@ -189,7 +189,7 @@ class TestHello:
         warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
         assert warnings == ["rank 1 has not spoken in 0.05 s: left out, actors that remain: 1"]
 
-    def test_one_that_was_left_out_so_may_still_come(self):
+    def test_spoke_left_out_at_the_start_may_still_come(self):
         group = Group(start_timeout_s=0.05)
         group.spokes[2].hello(SPACES)
         group.hub.await_hello(2, lambda: False)
@@ -202,37 +202,37 @@ class TestHello:
         group.spokes[1].drain()
         assert group.spokes[1]._take_weights()[0] == 4
 
-    def test_silence_of_too_many_ends_the_run(self):
+    def test_too_few_speaking_spokes_end_the_run(self):
         group = Group(start_timeout_s=0.05, min_actors=2)
         group.spokes[2].hello(SPACES)
         with pytest.raises(RunError, match=r"rank 1 has not spoken .*remain: 1, needed: 2"):
             group.hub.await_hello(2, lambda: False)
 
-    def test_silence_of_all_ends_the_run(self):
+    def test_silence_of_all_spokes_ends_the_run(self):
         group = Group(start_timeout_s=0.05)
         with pytest.raises(RunError, match=r"rank 2 has not spoken .*remain: 0, needed: 1"):
             group.hub.await_hello(1, lambda: False)
 
 
 class TestWeights:
-    def test_packed_and_unpacked(self):
+    def test_unpack_returns_what_was_packed(self):
         flat = np.arange(WEIGHTS_SIZE, dtype=np.float32)
         version, weights, more = unpack_weights(pack_weights(7, flat, [1.5, 2.5]), WEIGHTS_SIZE)
         assert (version, weights.tolist(), more.tolist()) == (7, flat.tolist(), [1.5, 2.5])
 
     @pytest.mark.parametrize("missing", [1, 8, 9, 28])
-    def test_a_message_cut_short_is_an_error(self, missing):
+    def test_message_cut_short_is_refused(self, missing):
         message = pack_weights(7, np.zeros(WEIGHTS_SIZE, np.float32))
         with pytest.raises(ValueError, match=f"came in {28 - missing} bytes, but 5, .* are 28:"):
             unpack_weights(message[: len(message) - missing], WEIGHTS_SIZE)
 
-    def test_only_the_newest_and_one_under_way(self):
+    def test_only_the_newest_weights_are_sent_one_at_a_time(self):
         group = Group(actors=1).begin()
         inbox = group.spokes[1].transport._inboxes[1]
         for version in range(5):
             group.publish(version)
             group.pump()
-            assert len(inbox) == 1  # version 0, which the actor has not taken
+            assert len(inbox) == 1  # version 0, which the spoke has not taken
         actor = group.spokes[1]
         actor.drain()
         assert actor._take_weights()[0] == 0
@@ -242,7 +242,7 @@ class TestWeights:
         assert version == 4
         np.testing.assert_array_equal(flat, np.full(WEIGHTS_SIZE, 4, np.float32))
 
-    def test_the_same_are_not_sent_twice(self):
+    def test_same_weights_are_not_sent_twice(self):
         group = Group(actors=1).begin()
         group.publish(3)
         group.pump()
@@ -253,7 +253,7 @@ class TestWeights:
         assert not group.spokes[1].transport.poll()
         assert group.spokes[1]._take_weights() is None
 
-    def test_of_several_that_have_arrived_the_last_is_taken(self):
+    def test_spoke_takes_the_last_weights_that_arrived(self):
         group = Group(actors=1).begin()
         for version in (1, 2, 3):
             message = pack_weights(version, np.zeros(WEIGHTS_SIZE, np.float32))
@@ -262,7 +262,7 @@ class TestWeights:
         assert group.spokes[1]._take_weights()[0] == 3
         assert group.spokes[1]._take_weights() is None
 
-    def test_a_slow_actor_holds_up_no_other(self):
+    def test_slow_spoke_does_not_hold_up_another(self):
         group = Group().begin()
         for version in range(3):
             group.publish(version)
@@ -274,7 +274,7 @@ class TestWeights:
 
 
 class TestUnrolls:
-    def test_are_taken_in_the_order_of_arrival(self):
+    def test_unrolls_are_taken_in_the_order_of_arrival(self):
         group = Group(unrolls=3).begin()
         for rank, value in ((2, 1), (1, 2), (2, 3)):
             assert group.send_unroll(rank, reward=value)
@@ -282,13 +282,13 @@ class TestUnrolls:
         batch = group.hub.take(0.0)
         assert batch["reward"][:, 0, 0].tolist() == [1, 2, 3]
 
-    def test_no_room_holds_the_sender_up_and_loses_nothing(self):
+    def test_full_store_holds_the_sender_up_and_loses_nothing(self):
         group = Group(actors=1).begin(in_flight=2)
         sent = 0
         for _ in range(10):
             sent += group.send_unroll(1, reward=sent)
             group.pump()
-        assert sent == 2 + 2  # two batches of one, and two in flight
+        assert sent == 2 + 2  # two batches of one unroll, and two in flight
         seen = []
         while (batch := group.hub.take(0.0)) is not None:
             seen.append(int(batch["reward"][0, 0, 0]))
@@ -297,7 +297,7 @@ class TestUnrolls:
         assert seen == [0, 1, 2, 3]
         assert group.send_unroll(1)
 
-    def test_no_room_lets_other_messages_through(self):
+    def test_full_store_lets_other_messages_through(self):
         group = Group().begin()
         for _ in range(4):
             group.send_unroll(1)
@@ -307,7 +307,7 @@ class TestUnrolls:
         group.pump()
         assert len(group.hub.evaluations) == 1
 
-    def test_one_of_another_layout_ends_the_run(self):
+    def test_unroll_of_another_layout_ends_the_run(self):
         group = Group().begin()
         other = TrajectorySpec(
             unroll_length=3,
@@ -322,17 +322,17 @@ class TestUnrolls:
             group.pump()
         assert group.batches.completed == 0
 
-    def test_steps_are_counted_without_reset_rows(self):
+    def test_reset_rows_do_not_count_as_steps(self):
         group = Group(actors=1, max_policy_lag=0).begin(version=5)
         first = np.zeros((4, 2), bool)
-        first[0] = True  # belongs to the unroll before
+        first[0] = True  # the reset row is in the unroll before
         first[2, 1] = True
         group.send_unroll(1, version=4, first=first)
         group.pump()
         assert group.hub.intake.env_steps_dropped == 3 * 2 - 1
 
-    def test_too_old_ones_are_dropped_at_the_limit(self):
-        """The version an unroll is used at: batches filled so far, from the one begun with."""
+    def test_unrolls_above_the_lag_limit_are_dropped(self):
+        """An unroll is used at the first version plus the number of batches filled so far."""
         group = Group(actors=1, max_policy_lag=2).begin(version=10)
         used = []
         for version in (8, 8, 9, 9, 12, 9, 11):  # used at 10, 11: dropped, 11, 12: dropped, ...
@@ -345,13 +345,13 @@ class TestUnrolls:
         assert group.hub.intake.env_steps_dropped == 3 * 6
         assert [version - behaviour for version, behaviour in enumerate(used, 10)] == [2, 2, 0, 2]
 
-    def test_dropped_ones_count_their_episodes(self):
+    def test_episodes_of_a_dropped_unroll_count(self):
         group = Group(actors=1, max_policy_lag=0).begin(version=5)
         group.send_unroll(1, version=0, ended=[(1, 0, 21.0, 21)])
         group.pump()
         assert len(group.hub.intake.episodes) == 1
 
-    def test_finished_episodes(self):
+    def test_finished_episodes_are_collected(self):
         group = Group(actors=1).begin()
         group.send_unroll(1, ended=[(2, 0, 7.5, 3), (0, 1, -1.0, 9)])
         group.pump()
@@ -361,7 +361,7 @@ class TestUnrolls:
         assert (returns.tolist(), lengths.tolist()) == ([-1.0, 7.5], [9, 3])
 
     @pytest.mark.parametrize("field", ["reward", "observation", "behaviour_logits"])
-    def test_what_is_not_finite_names_rank_field_and_place(self, field, caplog):
+    def test_non_finite_unroll_is_dropped_with_rank_field_and_step(self, field, caplog):
         group = Group().begin()
         values = np.zeros(SPEC.fields[field][0], np.float32)
         values[1, 1] = np.inf
@@ -377,21 +377,21 @@ class TestUnrolls:
         for _ in range(REFUSED_IN_A_ROW - 2):
             group.send_unroll(2, env_steps=600, **{field: values})
             group.pump()
-        group.send_unroll(1)  # of another rank: it does not count for this one
+        group.send_unroll(1)  # from another rank: does not change the count of rank 2
         group.pump()
         group.send_unroll(2, env_steps=600, **{field: values})
         with pytest.raises(RunError) as error:
             group.pump()
         assert str(error.value) == f"{said}, in {REFUSED_IN_A_ROW} unrolls in a row"
 
-    def test_when_synchronous_the_first_ends_the_run(self):
-        """Its round could not be completed."""
+    def test_first_non_finite_unroll_ends_the_run_with_refusals_1(self):
+        """As in synchronous rounds, which need the work of every rank."""
         group = Group(refusals=1).begin()
         group.send_unroll(2, env_steps=600, reward=np.nan)
         with pytest.raises(RunError, match=r"rank 2, at 600 .* environment 0$"):
             group.pump()
 
-    def test_a_good_unroll_in_between_begins_the_count_anew(self):
+    def test_finite_unroll_sets_the_count_of_refusals_to_0(self):
         group = Group(unrolls=100).begin()
         for _ in range(3):
             for _ in range(REFUSED_IN_A_ROW - 1):
@@ -415,7 +415,7 @@ class TestAnswers:
         return group
 
     def answered(self, group):
-        """Versions of the answers that have arrived by now, by rank."""
+        """Versions of the answers that have arrived so far, by rank."""
         group.pump()
         found = {}
         for rank, spoke in group.spokes.items():
@@ -428,7 +428,7 @@ class TestAnswers:
         group.batches.give_back(group.hub.take(0.0))
         group.publish(version)
 
-    def test_only_who_has_sent_work_gets_the_weights_that_contain_it(self):
+    def test_only_a_spoke_whose_work_was_used_gets_the_new_weights(self):
         group = self.group()
         group.send_unroll(2)
         assert self.answered(group) == {}
@@ -437,7 +437,7 @@ class TestAnswers:
         group.publish(2)
         assert self.answered(group) == {}
 
-    def test_two_in_an_update_are_answered_together(self):
+    def test_two_spokes_in_one_update_are_answered_together(self):
         group = self.group(unrolls=2)
         group.send_unroll(2)
         assert self.answered(group) == {}
@@ -446,16 +446,16 @@ class TestAnswers:
         self.use(group, 1)
         assert self.answered(group) == {1: 1, 2: 1}
 
-    def test_work_that_is_dropped_is_answered_at_once_with_the_newest(self):
+    def test_dropped_work_is_answered_at_once_with_the_newest_weights(self):
         group = self.group(max_policy_lag=0)
         group.send_unroll(1)
         group.pump()
         self.use(group, 1)
-        group.send_unroll(2)  # made with version 0, and would be used at 1
+        group.send_unroll(2)  # made with version 0, would be used at version 1
         assert self.answered(group) == {1: 1, 2: 1}
         assert group.hub.intake.env_steps_dropped == 6
 
-    def test_a_new_process_gets_the_newest_weights(self):
+    def test_restarted_spoke_gets_the_newest_weights(self):
         group = self.group(restarts=1)
         group.publish(4)
         group.dead(2)
@@ -468,7 +468,7 @@ class TestAnswers:
         group.pump()
         assert self.answered(group) == {2: 4}
 
-    def test_a_turn_waits_for_the_answer(self):
+    def test_turn_waits_for_the_answer(self):
         group = self.group(actors=1)
         group.send_unroll(1)
         group.pump()
@@ -489,20 +489,20 @@ class TestAnswers:
 
 
 class TestEvaluation:
-    def test_arrives_with_version_weights_and_returns(self):
+    def test_evaluation_arrives_with_version_weights_and_returns(self):
         group = Group().begin()
         flat = np.arange(WEIGHTS_SIZE, dtype=np.float32)
         message = pack_weights(30, flat, [10.0, 21.5])
         group.spokes[1].send(EVALUATION, message, wait=False)
         group.pump()
-        message[:] = 0xA5  # the sender may use it again
+        message[:] = 0xA5  # the sender may use its buffer again
         ((version, weights, returns),) = group.hub.evaluations
         assert (version, weights.tolist(), returns.tolist()) == (30, flat.tolist(), [10.0, 21.5])
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass only when told to: ``clock(5)``."""
+    """A clock that the test sets: ``clock(5)`` lets 5 seconds pass."""
     now = [1000.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
 
@@ -513,7 +513,7 @@ def clock(monkeypatch):
 
 
 def pass_time(group, clock, seconds, talking=()):
-    """Serve meanwhile, as often as it happens that nothing is taken for a pause."""
+    """Let time pass and serve every half second, so that the hub does not seem to pause."""
     for _ in range(round(2 * seconds)):
         clock(0.5)
         for rank in talking:
@@ -522,7 +522,7 @@ def pass_time(group, clock, seconds, talking=()):
 
 
 class TestSilence:
-    """An actor that lives, but says nothing: it hangs, is stopped or cut off."""
+    """A spoke that is alive but sends nothing: it hangs, is stopped or cut off."""
 
     def begin(self, **options):
         group = Group(heartbeat_s=10.0, **options)
@@ -530,7 +530,7 @@ class TestSilence:
             group.spokes[rank] = group.spoke(actor.transport, 10.0)
         return group.begin()
 
-    def test_it_is_left_out_and_taken_back(self, clock, caplog):
+    def test_silent_spoke_is_left_out_and_taken_back(self, clock, caplog):
         group = self.begin()
         for rank in group.spokes:
             group.send_unroll(rank, env_steps=60)
@@ -548,7 +548,7 @@ class TestSilence:
         assert "rank 2 speaks again: taken back" in caplog.text
         assert group.hub.take(0.0)["behaviour_version"] == [0]
 
-    def test_who_has_nothing_to_say_says_so(self, clock):
+    def test_beats_keep_a_spoke_in(self, clock):
         group = self.begin()
         for rank in group.spokes:
             group.send_unroll(rank)
@@ -556,18 +556,18 @@ class TestSilence:
         pass_time(group, clock, 100.0, talking=[1, 2])
         assert group.hub.roster.alive == {1, 2}
 
-    def test_what_it_does_beside_acting_is_known_until_it_has_done_it(self, clock):
+    def test_hub_knows_that_a_spoke_evaluates_until_it_has_finished(self, clock):
         group = self.begin()
         group.spokes[1].say("evaluates")
         group.pump()
-        pass_time(group, clock, 30.0, talking=[1, 2])  # beats do not change it
+        pass_time(group, clock, 30.0, talking=[1, 2])  # a BEAT does not change it
         assert group.hub.doing() == {1: "evaluates"}
         group.spokes[1].say("")
         group.pump()
         assert group.hub.doing() == {}
 
-    def test_a_message_that_is_held_is_no_silence(self, clock):
-        """The learner has no room: it is the learner that does not listen."""
+    def test_spoke_with_a_held_message_is_not_silent(self, clock):
+        """The hub has no room: so the hub does not listen, and the spoke cannot send."""
         group = self.begin(actors=1)
         for _ in range(2):
             group.send_unroll(1)
@@ -576,16 +576,16 @@ class TestSilence:
         pass_time(group, clock, 100.0)
         assert group.hub.roster.alive == {1}
 
-    def test_the_learner_itself_may_pause(self, clock):
+    def test_pause_of_the_hub_is_not_silence_of_a_spoke(self, clock):
         group = self.begin(actors=1)
         group.send_unroll(1)
         group.pump()
-        clock(500.0)  # it was stopped, or compiled
+        clock(500.0)  # as if the hub had been stopped, or had compiled
         group.pump()
         assert group.hub.roster.alive == {1}
 
-    def test_one_that_takes_its_time_is_given_it(self, clock):
-        """Its unrolls take longer than heartbeat_s: it comes back once, and is known then."""
+    def test_slow_spoke_is_left_out_only_once(self, clock):
+        """If its unrolls take longer than heartbeat_s, the hub learns that when it comes back."""
         group = self.begin(actors=1, unrolls=9, min_actors=0)
         group.send_unroll(1)
         pass_time(group, clock, 12.0)
@@ -596,7 +596,7 @@ class TestSilence:
             assert group.hub.roster.alive == {1}
             group.send_unroll(1)
 
-    def test_the_first_unroll_has_the_time_of_the_start(self, clock):
+    def test_first_unroll_may_take_the_start_timeout(self, clock):
         group = self.begin(actors=1, start_timeout_s=60.0, min_actors=0)
         pass_time(group, clock, 58.0)
         assert group.hub.roster.alive == {1}
@@ -605,12 +605,12 @@ class TestSilence:
 
 
 class TestRestart:
-    """A lost actor is replaced by a new process, which says HELLO as the first did."""
+    """A lost spoke is replaced by a new process, which sends HELLO as the first did."""
 
     def begin(self, **options):
         return Group(**{"restarts": 2, "min_actors": 2} | options).begin()
 
-    def test_after_a_moment(self, clock, caplog, monkeypatch):
+    def test_lost_spoke_is_restarted_after_a_second(self, clock, caplog, monkeypatch):
         monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "2")
         group = self.begin()
         group.publish(3)
@@ -618,17 +618,17 @@ class TestRestart:
         for actor in group.spokes.values():
             actor.drain()
         group.dead(2)
-        group.pump()  # though with fewer than min_actors the run would end
+        group.pump()  # the run does not end, though there are fewer than min_actors
         assert "left out, to be started again in 1 s, actors that remain: 1" in caplog.text
         assert group.hub.transport.replaced == []
         pass_time(group, clock, 1.5)
         ((rank, command),) = group.hub.transport.replaced
         assert rank == 2
-        place = json.loads(command[-1])
-        assert place["incarnation"] == 1
-        assert place["variables"]["OMPI_COMM_WORLD_RANK"] == "2"
-        assert place["variables"]["OMPI_COMM_WORLD_SIZE"] == "3"
-        assert place["variables"]["OMPI_COMM_WORLD_LOCAL_RANK"] == "2"  # as its HELLO said
+        content = json.loads(command[-1])
+        assert content["incarnation"] == 1
+        assert content["variables"]["OMPI_COMM_WORLD_RANK"] == "2"
+        assert content["variables"]["OMPI_COMM_WORLD_SIZE"] == "3"
+        assert content["variables"]["OMPI_COMM_WORLD_LOCAL_RANK"] == "2"  # from its HELLO
         assert states(group) == {1: ALIVE, 2: EXPECTED}
         again = group.spoke(group.spokes[2].transport)
         again.hello(SPACES)
@@ -638,7 +638,7 @@ class TestRestart:
         again.drain()
         assert again._take_weights()[0] == 3
 
-    def test_a_few_times_in_a_row_each_later(self, clock, caplog):
+    def test_restarts_are_limited_and_each_waits_longer(self, clock, caplog):
         group = self.begin()
         for _ in range(2):
             group.dead(2)
@@ -649,7 +649,7 @@ class TestRestart:
         with pytest.raises(RunError, match=r"rank 2 was lost .*remain: 1, needed: 2"):
             group.pump()
 
-    def test_one_that_lived_long_counts_anew(self, clock):
+    def test_long_life_sets_the_count_of_restarts_to_0(self, clock):
         group = self.begin()
         for tries in range(1, 6):
             group.dead(2)
@@ -664,7 +664,7 @@ class TestRestart:
             group.batches.give_back(group.hub.take(0.0))
             pass_time(group, clock, LIVED_S + 1.0)
 
-    def test_one_that_hangs_is_told_to_leave(self, clock):
+    def test_hanging_spoke_is_replaced_and_told_to_stop(self, clock):
         group = self.begin(heartbeat_s=10.0, min_actors=1)
         group.send_unroll(2)
         group.pump()
@@ -675,7 +675,7 @@ class TestRestart:
         assert 2 in [rank for rank, _ in group.hub.transport.replaced]
         assert group.hub.transport.told[2] == [STOP]
 
-    def test_a_process_that_cannot_be_started(self, clock, caplog):
+    def test_process_that_cannot_be_started_uses_up_the_restarts(self, clock, caplog):
         group = self.begin(min_actors=1)
         group.dead(2)
         for tries in (1, 2):
@@ -687,7 +687,7 @@ class TestRestart:
         assert len(group.hub.transport.replaced) == 2
         assert group.hub.roster.alive == {1}
 
-    def test_all_of_them_before_the_first_has_spoken(self, clock):
+    def test_all_spokes_lost_before_hello_are_restarted(self, clock):
         group = Group(restarts=1)
         group.dead(1)
         group.dead(2)
@@ -702,20 +702,20 @@ class TestRestart:
 
 
 class TestEnd:
-    def test_an_error_ends_the_run_with_its_reason(self):
+    def test_error_of_a_spoke_ends_the_run_with_its_reason(self):
         group = Group().begin()
         group.spokes[2].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
         with pytest.raises(RunError) as error:
             group.pump()
         assert str(error.value) == "rank 2: KeyError: 7 (worker_2.txt has the traceback)"
 
-    def test_an_error_instead_of_a_hello(self):
+    def test_error_before_hello_ends_the_run(self):
         group = Group()
         group.spokes[2].send(ERROR, encode({"reason": "no such environment"}), wait=False)
         with pytest.raises(RunError, match="rank 2: no such environment"):
             group.hub.await_hello(1, lambda: False)
 
-    def test_a_lost_actor_is_left_out(self, caplog):
+    def test_lost_spoke_is_left_out(self, caplog):
         group = Group().begin()
         group.send_unroll(2, env_steps=600)
         group.pump()
@@ -731,19 +731,19 @@ class TestEnd:
         assert group.spokes[1].transport.poll()
         assert not group.spokes[2].transport.poll()
 
-    def test_too_many_lost_actors_end_the_run(self):
+    def test_too_many_lost_spokes_end_the_run(self):
         group = Group(min_actors=2).begin()
         group.dead(1)
         with pytest.raises(RunError, match=r"rank 1 was lost after 0 .*remain: 1, needed: 2"):
             group.pump()
 
-    def test_a_lost_learner_ends_an_actor(self):
+    def test_lost_hub_ends_a_spoke(self):
         group = Group().begin()
         group.spokes[1].transport.dead[0] = "was lost"
         with pytest.raises(RunError, match=r"the learner \(rank 0\) is gone"):
             group.spokes[1].drain()
 
-    def test_what_fails_in_the_thread_is_raised_where_batches_are_taken(self):
+    def test_exception_in_the_thread_is_raised_by_take(self):
         group = Group().begin()
         group.hub.start()
         group.spokes[1].send(ERROR, encode({"reason": "KeyError: 7"}), wait=False)
@@ -751,13 +751,13 @@ class TestEnd:
         with pytest.raises(RunError, match="KeyError: 7"):
             group.hub.take(0.0)
 
-    def test_stop_reaches_every_actor_and_waits_for_their_answers(self):
+    def test_stop_reaches_every_spoke_and_waits_for_the_answers(self):
         group = Group().begin()
         answer_when_told(group, 1, 2)
         assert group.hub.stop()
         assert all(actor.stopped for actor in group.spokes.values())
 
-    def test_unrolls_that_arrive_meanwhile_are_dropped_and_counted(self):
+    def test_unrolls_that_arrive_after_the_stop_are_dropped_and_counted(self):
         group = Group().begin()
         for _ in range(2):
             group.send_unroll(1)
@@ -766,8 +766,8 @@ class TestEnd:
         assert group.hub.intake.env_steps_dropped == 2 * 6
         assert group.hub.take(0.0) is None
 
-    def test_stop_reaches_those_too_that_have_not_spoken(self):
-        """One is still making its environments; the other has spoken, but nothing has begun."""
+    def test_stop_reaches_spokes_that_have_not_begun(self):
+        """One has not sent HELLO; the other has, but the hub has not begun."""
         group = Group()
         group.spokes[2].hello(SPACES)
         group.hub.await_hello(1, lambda: False)
@@ -777,7 +777,7 @@ class TestEnd:
         assert group.hub.stop()
         assert all(actor.stopped for actor in group.spokes.values())
 
-    def test_an_actor_that_does_not_answer(self, monkeypatch):
+    def test_stop_does_not_wait_for_ever_for_an_answer(self, monkeypatch):
         monkeypatch.setattr(module, "STOP_S", 0.1)
         group = Group().begin()
         answer_when_told(group, 1)
@@ -785,19 +785,19 @@ class TestEnd:
         assert not group.hub.stop()
         assert 0.09 < time.monotonic() - began < 5
 
-    def test_an_error_is_an_answer_too(self):
+    def test_error_counts_as_an_answer_to_stop(self):
         group = Group().begin()
         answer_when_told(group, 1)
         group.spokes[2].send(ERROR, encode({"reason": "late"}), wait=False)
         assert group.hub.stop()
 
-    def test_actors_lost_meanwhile_are_not_waited_for(self):
+    def test_stop_does_not_wait_for_lost_spokes(self):
         group = Group().begin()
         answer_when_told(group, 1)
         group.dead(2)
         assert group.hub.stop()
 
-    def test_a_spoke_in_the_same_thread_is_left_alone(self):
+    def test_stop_sends_nothing_to_a_spoke_in_the_same_thread(self):
         hub_end, end = LocalTransport.connect(2)
         hub = Hub(Mailbox(hub_end), [1], min_actors=1, start_timeout_s=60.0)
         assert hub.stop()
@@ -806,7 +806,7 @@ class TestEnd:
 
 
 def answer_when_told(group, *ranks, hello=()):
-    """Have actors look for messages whenever the learner does, and say BYE to a STOP."""
+    """Let spokes read messages whenever the hub does, and answer STOP with BYE."""
     pump, waiting = group.hub.mailbox.pump, set(ranks)
 
     def pump_all():

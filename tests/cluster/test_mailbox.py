@@ -1,4 +1,4 @@
-"""One mailbox for a rank that is hub and spoke at once; no MindSpore, no process."""
+"""A mailbox of a rank that is hub and spoke at once, without MindSpore and processes."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ LIMITS = {"min_actors": 1, "start_timeout_s": 60.0}
 
 
 class Rank:
-    """Rank 2 serves 3 and 4 and works under 0 and 1."""
+    """Rank 2 is the hub of the ranks 3 and 4, and works for the hubs 0 and 1."""
 
     def __init__(self):
         self.ends = FakeTransport.connect(5)
@@ -49,7 +49,7 @@ def test_weights_of_each_hub_reach_the_spoke_under_it():
     assert [flat.tolist() for _, flat in weights] == [[7.0] * WEIGHTS_SIZE, [8.0] * WEIGHTS_SIZE]
 
 
-def test_work_goes_up_to_the_hub_that_it_is_sent_to_and_down_to_nobody():
+def test_work_reaches_only_the_hub_that_it_is_sent_to():
     rank = Rank()
     rank.publish(rank.hub, 1)
     for hub in rank.above:
@@ -65,13 +65,13 @@ def test_work_goes_up_to_the_hub_that_it_is_sent_to_and_down_to_nobody():
     assert rank.hub.take(0.0)["reward"][0, 0, 0] == 5.0
 
 
-def test_a_stop_from_one_hub_is_not_a_stop_from_the_other():
+def test_stop_of_one_hub_does_not_stop_the_spoke_of_another():
     rank = Rank()
     rank.above[1].transport.send(2, 6, np.zeros(1, np.uint8))  # STOP
     assert (rank.spokes[0].drain(), rank.spokes[1].drain()) == (False, True)
 
 
-def test_a_lost_spoke_is_the_business_of_its_hub():
+def test_lost_spoke_is_reported_to_its_hub():
     rank = Rank()
     rank.ends[2].dead[4] = "was lost"
     rank.mailbox.pump()

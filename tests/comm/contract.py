@@ -1,8 +1,8 @@
-"""What every transport keeps to, written once for all of them.
+"""Tests for every transport.
 
-Each case is a generator that plays one rank of three and yields whenever it waits, so that it
-runs in a process of its own as well as in turns with the others. Checks are ``raise``d, because
-a rank of an MPI job has no pytest around it.
+Each case is a generator that plays one rank of three and yields whenever it waits. So it can run in
+a process of its own, or in turns with the other ranks. Checks raise exceptions, because a rank of
+an MPI job does not run under pytest.
 """
 
 import numpy as np
@@ -18,12 +18,12 @@ def check(got, wanted):
 
 
 def payload(rank, number, size):
-    """Bytes that no other message has."""
+    """Bytes that are different for each message."""
     return np.random.default_rng((rank, number)).integers(0, 256, size, np.uint8)
 
 
 def until(condition):
-    """Yield until it holds."""
+    """Yield until the condition is true."""
     while not condition():
         yield
 
@@ -44,7 +44,7 @@ def received(transport, peer):
 
 
 def whole_and_in_order(transport):
-    """Ranks 1 and 2 send messages of many sizes to 0, which sends some back, not of bytes."""
+    """Ranks 1 and 2 send messages of many sizes to rank 0, which sends some float arrays back."""
     sizes = [1, 0, 100, CAPACITY, 3, 1024, 64]
     if transport.rank == 0:
         for peer in (1, 2):
@@ -102,12 +102,12 @@ def nobody_receives(transport):
 
 
 def a_held_message_holds_its_sender_up(transport):
-    """Until a message is released the peer's next one is not taken; other peers' are."""
+    """Before a message is released, the peer's next is not taken; those of other peers are."""
     if transport.rank == 0:
         for peer in (1, 2):
             transport.listen(peer, 100)
         held = yield from received(transport, 1)
-        for number in range(3):  # of rank 2, which goes on
+        for number in range(3):  # from rank 2, which is not held up
             message = yield from received(transport, 2)
             check(message.data, payload(2, number, 100))
             transport.release(2)
@@ -142,7 +142,7 @@ def a_held_message_holds_its_sender_up(transport):
 
 
 def another_capacity(transport):
-    """After a release the next message may be as large as is said then, from then on."""
+    """A release with ``capacity_bytes`` sets the size limit of all later messages."""
     if transport.rank == 0:
         transport.listen(1, 10)
         for number, capacity in enumerate([1000, None, 2000]):
@@ -158,7 +158,7 @@ def another_capacity(transport):
 
 
 def a_message_that_is_too_long(transport):
-    """An error on the receiver, which names the sender and the room."""
+    """The receiver gets an error that names the sender and the limit."""
     if transport.rank == 0:
         transport.listen(1, 99)
         while True:
@@ -176,19 +176,19 @@ def a_message_that_is_too_long(transport):
 
 
 class TransportContract:
-    """Subclasses give ``run(case)``, which plays a case on three ranks and raises its errors."""
+    """A subclass has ``run(case)``: it plays a case on three ranks and raises its errors."""
 
     def test_messages_arrive_whole_and_in_order(self):
         self.run(whole_and_in_order)
 
-    def test_nothing_completes_with_nobody_receiving(self):
+    def test_send_does_not_complete_without_a_receiver(self):
         self.run(nobody_receives)
 
-    def test_a_held_message_holds_its_sender_up(self):
+    def test_message_that_is_not_released_holds_its_sender_up(self):
         self.run(a_held_message_holds_its_sender_up)
 
-    def test_the_next_message_may_have_another_size(self):
+    def test_release_may_change_the_size_limit(self):
         self.run(another_capacity)
 
-    def test_a_message_that_is_too_long_is_an_error(self):
+    def test_message_above_the_limit_is_an_error(self):
         self.run(a_message_that_is_too_long)

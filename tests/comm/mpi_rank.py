@@ -20,7 +20,7 @@ TIMEOUT_S = 15.0
 
 
 def loss_noticed(transport, heard=()):
-    """Wait until ranks are lost; ``{peer: what happened}``. Messages come from those heard only."""
+    """Wait until ranks are lost; returns ``{peer: what happened}``. Only ``heard`` may send."""
     while True:
         check([message for message in transport.poll() if message.peer not in heard], [])
         if lost := transport.lost():
@@ -29,7 +29,7 @@ def loss_noticed(transport, heard=()):
 
 
 def collectives(transport):
-    """Weights to all, unrolls back, as in a synchronous run; twice, so that buffers are reused."""
+    """As in a synchronous run: broadcast, then gather. Twice, so that buffers are used again."""
     for number in range(2):
         wanted = np.arange(1000, dtype=np.float32) + number
         data = wanted.copy() if transport.rank == 0 else np.full(1000, np.nan, np.float32)
@@ -41,13 +41,13 @@ def collectives(transport):
             check(into, np.stack([payload(1, number, 40), payload(2, number, 40)]))
         else:
             if transport.rank == 1:
-                time.sleep(0.05)  # the order is that of the ranks, not of time
+                time.sleep(0.05)  # rank 1 sends last, but comes first
             pending = transport.gather(payload(transport.rank, number, 40), None)
             yield from until(pending.done)
 
 
 def a_killed_actor(transport):
-    """Rank 2 dies; rank 0 is told so once, and goes on with rank 1."""
+    """Rank 2 dies; ``lost`` tells rank 0 once, and rank 0 goes on with rank 1."""
     if transport.rank == 2:
         yield from sent(transport, 0, 1, payload(2, 0, 100))
         os.kill(os.getpid(), signal.SIGKILL)
@@ -83,7 +83,7 @@ def a_killed_actor(transport):
 
 
 def a_killed_learner(transport):
-    """Rank 0 dies; the others notice on the receive they have posted."""
+    """Rank 0 dies; the others notice by the receive that they have posted."""
     if transport.rank == 0:
         for peer in (1, 2):
             transport.listen(peer, 1)
@@ -97,7 +97,7 @@ def a_killed_learner(transport):
 
 
 def a_dead_peer_before_it_is_listened_to(transport):
-    """Listening to a rank that is gone is no error: it is reported as lost."""
+    """Listening to a dead rank is not an error: the rank is reported as lost."""
     if transport.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if transport.rank == 0:
@@ -108,10 +108,10 @@ def a_dead_peer_before_it_is_listened_to(transport):
 
 
 def a_death_before_or_in_a_collective(transport):
-    """The others are told; nobody waits for ever."""
+    """The others get an error; nobody waits for ever."""
     if transport.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    if transport.rank == 0:  # which knows of it before it begins; rank 1 may not
+    if transport.rank == 0:  # it knows before the collective begins; rank 1 may not
         transport.listen(2, 1)
         yield from loss_noticed(transport)
     into = np.zeros((2, 40), np.uint8) if transport.rank == 0 else None
@@ -124,18 +124,18 @@ def a_death_before_or_in_a_collective(transport):
             yield from until(begin().done)
         except RankLostError:
             return
-    # only rank 1 may have given its part without noticing
+    # only rank 1 may have sent its part without noticing
     check(transport.rank, 1)
 
 
 def a_replaced_actor(transport):
-    """Rank 2 dies; a new process takes its place, dies too, and is replaced once more."""
-    if transport.rank == 2 and not taken_place():
+    """Rank 2 dies; a new process replaces it, dies too, and is replaced again."""
+    if transport.rank == 2 and not incarnation():
         os.kill(os.getpid(), signal.SIGKILL)
     if transport.rank:
         transport.listen(0, 100)
         while True:
-            number = taken_place()
+            number = incarnation()
             yield from sent(transport, 0, 1, payload(transport.rank, number, 90_000))
             message = yield from received(transport, 0)
             transport.release(0)
@@ -163,21 +163,21 @@ def a_replaced_actor(transport):
 NAME = "a_replaced_actor"
 
 
-def taken_place():
-    """Which process in the place of rank 2 this is; 0 if MPI started it with the others."""
+def incarnation():
+    """How many processes were rank 2 before this one."""
     return int(sys.argv[2]) if len(sys.argv) > 2 else 0
 
 
 def replacements_that_do_not_start(transport):
-    """MPI says nothing of one that dies at once; one that was given up may come after all."""
-    if transport.rank == 2 and not taken_place():
+    """MPI does not report a process that dies at once; a slow one may start too late."""
+    if transport.rank == 2 and not incarnation():
         os.kill(os.getpid(), signal.SIGKILL)
     if transport.rank:
         transport.listen(0, 100)
-        if taken_place() != SLOW:
-            yield from sent(transport, 0, 1, payload(transport.rank, taken_place(), 90_000))
+        if incarnation() != SLOW:
+            yield from sent(transport, 0, 1, payload(transport.rank, incarnation(), 90_000))
         message = yield from received(transport, 0)
-        check(message.tag, 10 if taken_place() == SLOW else 9)
+        check(message.tag, 10 if incarnation() == SLOW else 9)
         return
     mpi.SPAWN_S = 1.5
     begin = f"{sys.executable} -m tests.comm.mpi_rank {sys.argv[1]}"
@@ -205,14 +205,14 @@ def replacements_that_do_not_start(transport):
         yield
 
 
-SLOW = 2  # the process in the place of rank 2 that comes late
+SLOW = 2  # incarnation of the process that starts late
 
 
 def a_learner_lost_to_a_replaced_actor(transport):
-    """One that was started later notices, too, that rank 0 is gone."""
+    """A replacement notices, too, that rank 0 is gone."""
     if transport.rank == 1:
         return
-    if transport.rank == 2 and not taken_place():
+    if transport.rank == 2 and not incarnation():
         os.kill(os.getpid(), signal.SIGKILL)
     if transport.rank == 0:
         command = [sys.executable, "-m", "tests.comm.mpi_rank", sys.argv[1], "1"]
@@ -226,7 +226,7 @@ def a_learner_lost_to_a_replaced_actor(transport):
 
 
 def abort_ends_all_ranks(transport):
-    """Those that wait for ever too."""
+    """Ranks that would wait for ever end too."""
     if transport.rank == 1:
         transport.abort(7)
     while True:
@@ -235,7 +235,7 @@ def abort_ends_all_ranks(transport):
 
 def main(name):
     """Play the case; exit code 1 and a line if it fails or takes too long."""
-    transport = MPITransport(in_place_of=(2, 3) if taken_place() else None)
+    transport = MPITransport(replacement=(2, 3, 0) if incarnation() else None)
     check(transport.size, 3)
     check(transport.concurrent, True)
     case = globals().get(name) or getattr(contract, name)

@@ -10,7 +10,7 @@ from tests.comm.contract import TransportContract
 class TestLocal(TransportContract):
     @staticmethod
     def run(steps):
-        """All ranks in turns, until each has come to its end."""
+        """Play all ranks in turns until each has finished."""
         running = [steps(end) for end in LocalTransport.connect(3)]
         for _ in range(100_000):
             if not running:
@@ -21,12 +21,12 @@ class TestLocal(TransportContract):
         raise AssertionError(f"{len(running)} ranks wait for ever")
 
 
-def test_ranks_take_turns():
+def test_local_transport_is_not_concurrent_and_has_no_collectives():
     ends = LocalTransport.connect(2)
     assert [(end.rank, end.size, end.concurrent) for end in ends] == [(0, 2, False), (1, 2, False)]
-    with pytest.raises(NotImplementedError, match="takes turns"):
+    with pytest.raises(NotImplementedError, match="take turns"):
         ends[0].gather(None, np.zeros(1))
-    with pytest.raises(NotImplementedError, match="takes turns"):
+    with pytest.raises(NotImplementedError, match="take turns"):
         ends[1].broadcast(np.zeros(1))
 
 

@@ -25,10 +25,10 @@ SMALL_LIMITS = {
 
 
 def mpi(name, survivors=(0, 1, 2), exit_code=0, **variables):
-    """Run a case of ``mpi_rank``; the ranks that live must have come to its end."""
+    """Run a case of ``mpi_rank``; the ranks that survive must have finished it."""
     command = [MPIRUN, "-n", "3", *OPTIONS, sys.executable, "-m", "tests.comm.mpi_rank", name]
     with tempfile.TemporaryDirectory(prefix="mpi-") as folder:
-        # Jobs that start at the same time now and then fail on the files they share in /tmp.
+        # Jobs that start at the same time sometimes fail on files that they share in /tmp.
         settings = {"PRTE_MCA_prte_tmpdir_base": folder, "OMPI_MCA_mpi_yield_when_idle": "1"}
         settings |= variables
         try:
@@ -50,13 +50,13 @@ class TestMPI(TransportContract):
         mpi(case.__name__)
 
 
-def test_broadcast_and_gather_in_rank_order():
+def test_broadcast_reaches_all_and_gather_is_in_rank_order():
     mpi("collectives")
 
 
 @pytest.mark.parametrize("btl", ["self,sm", "self,tcp"])
-def test_messages_above_the_limit_of_the_transport_arrive_whole(btl):
-    """In one host's memory and over sockets."""
+def test_messages_that_mpi_sends_in_pieces_arrive_whole(btl):
+    """Through shared memory, and through sockets."""
     mpi("whole_and_in_order", **SMALL_LIMITS, OMPI_MCA_btl=btl, OMPI_MCA_pml="ob1")
 
 
@@ -68,16 +68,16 @@ def test_actors_notice_a_killed_learner():
     mpi("a_killed_learner", survivors=[1, 2])
 
 
-def test_a_peer_may_be_dead_before_it_is_listened_to():
+def test_peer_that_died_before_it_is_listened_to_is_reported():
     mpi("a_dead_peer_before_it_is_listened_to", survivors=[0, 1])
 
 
-def test_a_death_before_or_in_a_collective_is_an_error_and_no_wait():
+def test_dead_rank_makes_a_collective_fail_without_a_hang():
     mpi("a_death_before_or_in_a_collective", survivors=[0, 1])
 
 
-def test_a_lost_actor_can_be_replaced_and_its_replacement_too():
-    mpi("a_replaced_actor", exit_code=None)  # mpirun gives that of the replacement
+def test_lost_actor_is_replaced_and_its_replacement_too():
+    mpi("a_replaced_actor", exit_code=None)  # mpirun returns the exit code of the replacement
 
 
 def test_replacements_that_do_not_start_are_given_up_and_told_to_leave():

@@ -11,7 +11,7 @@ from tests.fakes import CountingEnv
 
 
 class SpacesEnv(CountingEnv):
-    """CountingEnv with other spaces: it observes ``observe(step)``, actions are in ``taken``."""
+    """CountingEnv with other spaces. It returns ``observe(step)``; ``taken`` holds the actions."""
 
     def __init__(self, observation_space=None, action_space=None, observe=None, **kwargs):
         super().__init__(**kwargs)
@@ -48,7 +48,7 @@ STRUCTURED = spaces.Dict(
 
 
 def observe_structured(step):
-    """Every number of the observation is the step; the keys come in another order."""
+    """An observation that holds the step; its keys are not in the order of the space."""
     return {
         "inner": ("hm", np.float64(step / 8), {"y": np.array([0, step]), "x": np.ones(3, np.int8)}),
         "a": np.int64(2 + step),
@@ -63,16 +63,17 @@ class StructuredEnv(SpacesEnv):
 
 
 class MaskedEnv(SpacesEnv):
-    """Action ``step % n`` is forbidden; after the last step all are, or there is no mask at all.
+    """Action ``step % n`` is not allowed.
 
-    The mask is in the info, or a part of the observation if ``place`` is "observation". The
-    info has none at step ``forgets_at`` of an episode, also for the seeds ``only_for`` alone.
+    The mask is in ``mask_in``: the info or the observation. At the end of an episode no action is
+    allowed, or with ``at_the_end="missing"`` there is no mask. The info has no mask at step
+    ``forgets_at`` of an episode; with ``only_for``, only in the environment with that seed.
     """
 
     def __init__(
         self,
         action_space=None,
-        place="info",
+        mask_in="info",
         at_the_end="all",
         forgets_at=None,
         only_for=None,
@@ -82,9 +83,9 @@ class MaskedEnv(SpacesEnv):
         super().__init__(action_space=action_space)
         nvec = getattr(action_space, "nvec", None)
         self._sizes = [action_space.n] if nvec is None else nvec.tolist()
-        self._place, self._at_the_end, self._forgets_at = place, at_the_end, forgets_at
+        self._mask_in, self._at_the_end, self._forgets_at = mask_in, at_the_end, forgets_at
         self._size, self._only_for = size, only_for
-        if place == "observation":
+        if mask_in == "observation":
             mask = spaces.MultiBinary(int(size or sum(self._sizes)))
             self.observation_space = spaces.Dict(count=self.observation_space, action_mask=mask)
 
@@ -95,7 +96,7 @@ class MaskedEnv(SpacesEnv):
 
     def _with_mask(self, observation, over):
         mask = self._mask(over)
-        if self._place == "observation":
+        if self._mask_in == "observation":
             return {"action_mask": np.concatenate([mask]).astype(np.int8), "count": observation}, {}
         forgets = self._step == self._forgets_at and self._only_for in (None, self._seed)
         if forgets or (over and self._at_the_end == "missing"):
@@ -114,7 +115,7 @@ class MaskedEnv(SpacesEnv):
 
 
 class InfoEnv(SpacesEnv):
-    """Every info is ``info``; that of reset is ``reset_info``."""
+    """Returns ``info`` from every step, and ``reset_info`` from reset."""
 
     def __init__(self, info=None, reset_info=None, **kwargs):
         super().__init__(**kwargs)
@@ -128,7 +129,7 @@ class InfoEnv(SpacesEnv):
 
 
 class LivesEnv(CountingEnv):
-    """Episodes of 6 steps with 3 lives: one is lost at step 2, one at 4, the last at 5."""
+    """Episodes of 6 steps with 3 lives, which are lost at the steps 2, 4 and 5."""
 
     def __init__(self):
         super().__init__(lengths=(6,))
@@ -144,7 +145,7 @@ class LivesEnv(CountingEnv):
 
 
 class OldCountingEnv(CountingEnv):
-    """CountingEnv in the form of the old gym."""
+    """CountingEnv with the interface of the old gym."""
 
     def reset(self):
         return super().reset()[0]
@@ -155,7 +156,7 @@ class OldCountingEnv(CountingEnv):
 
 
 class PickyEnv(SpacesEnv):
-    """Refuses an action that is not of the kind that the space samples; keeps it and changes it."""
+    """Refuses an action of another type than the space samples; keeps it and writes into it."""
 
     def step(self, action):
         sampled = self.action_space.sample()
@@ -169,9 +170,9 @@ class PickyEnv(SpacesEnv):
 
 
 class DyingEnv(CountingEnv):
-    """At the third step the process is killed, raises, leaves, or steps for ever, by ``how``.
+    """In the third step the process is killed, raises, exits, or never returns, as ``how`` says.
 
-    With ``others`` that is for environments with another seed than 0.
+    ``others`` says it for environments with another seed than 0.
     """
 
     def __init__(self, how, others=None):
@@ -187,7 +188,7 @@ class DyingEnv(CountingEnv):
         if self._step == 2:
             if self._how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            elif self._how == "leaves":
+            elif self._how == "exits":
                 os._exit(3)
             elif self._how == "raises":
                 raise Unpicklable("no good")

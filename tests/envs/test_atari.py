@@ -1,4 +1,4 @@
-"""Atari: one meaning of three ids, and two back ends that play the same game."""
+"""Atari: three ids mean one game, and two back ends play it alike."""
 
 import importlib.util
 import logging
@@ -24,7 +24,7 @@ BACK_ENDS = [
     pytest.param("sync", marks=needs("ale-py")),
 ]
 PLAYERS = {"envpool": "envpool", "sync": "ale-py"}
-either = pytest.mark.parametrize("vectorization", BACK_ENDS)
+each_back_end = pytest.mark.parametrize("vectorization", BACK_ENDS)
 
 
 def make(id="Breakout-v5", num_envs=1, vectorization="auto", limit=None, repeat=None, **kwargs):
@@ -40,7 +40,7 @@ def make(id="Breakout-v5", num_envs=1, vectorization="auto", limit=None, repeat=
 
 
 def play(env, steps, seed=0):
-    """First observation, then the columns of ``steps`` steps of random actions, and episodes."""
+    """First observation, arrays of ``steps`` steps with random actions, finished episodes."""
     begun = np.copy(env.reset())
     chosen = np.random.default_rng(seed).integers(0, env.num_actions, (steps, env.num_envs))
     rows, episodes = [], []
@@ -65,7 +65,7 @@ class AtariContract(EnvironmentContract):
         )
 
     def check_second_reset(self, first, second):
-        pass  # the first frames of Pong look alike
+        pass  # the first frames of Pong are equal
 
 
 @needs("envpool")
@@ -83,7 +83,7 @@ class TestBothBackEnds:
     def both(self, steps, **kwargs):
         return [play(make(vectorization=v, **kwargs), steps) for v in ("envpool", "sync")]
 
-    def test_the_same_game_shapes_types_rewards_lives_and_ends(self):
+    def test_both_back_ends_give_equal_rewards_lives_and_ends(self):
         one, other = self.both(700, noop_max=1)
         for a, b in zip(one[1], other[1], strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
@@ -96,12 +96,12 @@ class TestBothBackEnds:
         # Breakout has 5 lives: four of them are lost before each end.
         assert terminated[: int(np.flatnonzero(first)[0])].sum() == 5
 
-    def test_the_same_pixels_but_for_roundings(self):
+    def test_pixels_of_both_back_ends_differ_only_by_rounding(self):
         """Measured in Breakout: 1 grey level in 1 of 7,056 pixels of every tenth frame.
 
-        Final observations may differ more: where a game is over before the fourth frame envpool
-        shows an older one and ale-py the newest, up to 110 levels in 0.05 % of the pixels. Nobody
-        acts on them, and their value is not used.
+        Final observations may differ more: if a game is over before the fourth frame, envpool
+        shows an older frame and ale-py the newest, up to 110 levels in 0.05 % of the pixels. They
+        are not used: no action follows, and the value there is not needed.
         """
         (begun_a, a, _), (begun_b, b, _) = self.both(700, noop_max=1)
         np.testing.assert_array_equal(begun_a, begun_b)
@@ -111,14 +111,14 @@ class TestBothBackEnds:
         assert apart.max() <= 1
         assert (apart > 0).mean() < 1e-4
 
-    def test_the_frame_limit_truncates_both_at_the_same_decision(self):
+    def test_step_limit_truncates_both_back_ends_at_the_same_decision(self):
         one, other = self.both(40, id="Pong-v5", limit=7, noop_max=1)
         np.testing.assert_array_equal(one[1][3], other[1][3])
         assert np.flatnonzero(one[1][3][:, 0]).tolist() == [6, 14, 22, 30, 38]
         assert one[2] == other[2]
         assert [length for *_, length in one[2]] == [7.0] * 5
 
-    def test_another_repeat_and_all_actions(self):
+    def test_both_back_ends_take_another_repeat_and_all_actions(self):
         one, other = self.both(200, repeat=2, noop_max=1, full_action_space=True, fire_reset=True)
         for a, b in zip(one[1][1:], other[1][1:], strict=True):
             np.testing.assert_array_equal(a, b)
@@ -126,14 +126,14 @@ class TestBothBackEnds:
         assert np.abs(one[1][0].astype(int) - other[1][0]).max() <= 1
 
     @pytest.mark.parametrize("size", [42, 160])
-    def test_another_size(self, size):
+    def test_size_sets_the_shape_in_both_back_ends(self, size):
         one, other = self.both(60, id="Pong-v5", size=size, noop_max=1)
         assert one[1][0].shape == other[1][0].shape == (60, 1, size, size)
         apart = np.abs(one[1][0].astype(int) - other[1][0])
         assert apart.max() <= 1
-        assert np.ptp(one[1][0]) > 50  # there is something to see
+        assert np.ptp(one[1][0]) > 50  # the image is not empty
 
-    def test_the_same_games(self):
+    def test_both_back_ends_have_most_games(self):
         from envpool.registration import registry
 
         pools = {
@@ -144,9 +144,9 @@ class TestBothBackEnds:
         assert len(pools & set(atari._ale_games())) > 60
 
 
-@either
-class TestEither:
-    def test_what_was_chosen_is_said(self, vectorization, caplog):
+@each_back_end
+class TestEachBackEnd:
+    def test_log_names_the_settings_and_the_back_end(self, vectorization, caplog):
         caplog.set_level(logging.INFO)
         make(vectorization=vectorization, noop_max=7).close()
         settings, player = caplog.messages
@@ -154,7 +154,7 @@ class TestEither:
             assert part in settings
         assert player == f"Breakout-v5: played by {PLAYERS[vectorization]}"
 
-    def test_frames(self, vectorization):
+    def test_game_has_4_frames_per_step_and_84x84_bytes(self, vectorization):
         env = make(vectorization=vectorization)
         assert (env.frames_per_step, env.step_limit) == (4, 27_000)
         assert env.observation_shape == (84, 84)
@@ -163,13 +163,13 @@ class TestEither:
         assert make(vectorization=vectorization, repeat=2).step_limit == 54_000
         assert make(vectorization=vectorization, full_action_space=True).num_actions == 18
 
-    def test_lives_are_ends_for_learning_only(self, vectorization):
+    def test_lost_life_is_terminal_but_does_not_end_the_episode(self, vectorization):
         _, rows, episodes = play(make(vectorization=vectorization), 300)
         _, without, _ = play(make(vectorization=vectorization, episodic_life=False), 300)
         assert rows[2].sum() > rows[4].sum() + 3
         assert without[2].sum() == len(episodes) == rows[4].sum()
 
-    def test_episodes_begin_differently(self, vectorization):
+    def test_frames_without_action_vary_the_start_of_episodes(self, vectorization):
         env = make("Pong-v5", vectorization=vectorization, limit=30)
         env.reset()
         ends = []
@@ -179,7 +179,7 @@ class TestEither:
                 ends.append(observation.tobytes())
         env.close()
         assert len(ends) == 8
-        assert len(set(ends)) > 3  # where the ball is depends on the frames before the start
+        assert len(set(ends)) > 3  # the ball is elsewhere after other numbers of frames
 
     def test_sticky_actions_change_the_game(self, vectorization):
         one, other = (
@@ -191,8 +191,8 @@ class TestEither:
 
 @needs("ale-py")
 class TestAle:
-    def test_actions_are_never_repeated_twice(self):
-        """ALE/*-v5 repeats actions by itself: 4 x 4 = 16 frames if nobody took care."""
+    def test_ale_py_itself_does_not_repeat_actions(self):
+        """By default ALE/*-v5 repeats each action 4 times: with our own 4 it would be 16."""
         env = make("ALE/Pong-v5", vectorization="sync", noop_max=1)
         env.reset()
         ale = env._envs[0]._env.ale
@@ -202,7 +202,7 @@ class TestAle:
         assert ale.getEpisodeFrameNumber() - begun == 400 == 100 * env.frames_per_step
         env.close()
 
-    def test_the_larger_of_the_last_two_frames_is_seen(self):
+    def test_observation_is_the_maximum_of_the_last_two_frames(self):
         game = atari.AleGame("Pong", action_repeat=4, **options(noop_max=1))
         game.reset(seed=0)
         raw = []
@@ -224,9 +224,9 @@ class TestAle:
             assert (shares == np.rint(shares)).all()
             assert (shares.sum(0) == 84).all()
             assert (shares.sum(1) == size).all()
-        assert 255 * 250 * 160 < 2**24  # what is added up stays exact in float32
+        assert 255 * 250 * 160 < 2**24  # the sums are exact in float32
 
-    def test_processes_play_what_sync_plays(self):
+    def test_processes_and_sync_play_the_same_frames(self):
         one, other = (
             play(make("Pong-v5", 2, vectorization=v, limit=9), 30) for v in ("sync", "processes")
         )
@@ -248,7 +248,7 @@ class TestIds:
     @pytest.mark.parametrize(
         "id", ["CartPole-v1", "Ant-v5", "ALE/Pong-ram-v5", "Nothing-v5", "my_module:Pong-v5"]
     )
-    def test_others_are_none(self, id):
+    def test_other_ids_are_not_atari_games(self, id):
         assert atari.game_of(id) is None
         assert frames_per_step(id, None) == 1
         assert frames_per_step(id, 3) == 3
@@ -260,7 +260,7 @@ class TestIds:
         assert env.reset().shape == (2, 84, 84)
 
     @needs("ale-py")
-    def test_without_envpool_it_takes_ale_py(self, monkeypatch):
+    def test_auto_takes_ale_py_without_envpool(self, monkeypatch):
         hide(monkeypatch, "envpool")
         env = make("Pong-v5", 2)
         assert isinstance(env, SyncVectorEnvironment)
@@ -268,7 +268,7 @@ class TestIds:
 
 
 def hide(monkeypatch, *packages):
-    """Have some packages look as if they were not installed."""
+    """Make packages look as if they were not installed."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name in packages else find(name, *a)
@@ -282,7 +282,7 @@ class TestBadInput:
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    def test_no_back_end(self, monkeypatch):
+    def test_missing_back_ends_are_named_with_the_pip_command(self, monkeypatch):
         hide(monkeypatch, "envpool", "ale_py")
         text = self.refuse("ALE/Pong-v5")
         assert "ALE/Pong-v5 is an Atari game" in text
@@ -290,17 +290,17 @@ class TestBadInput:
         assert " envpool`" in text
         assert " ale-py`" in text
 
-    def test_no_envpool(self, monkeypatch):
+    def test_missing_envpool_is_named_with_the_pip_command(self, monkeypatch):
         hide(monkeypatch, "envpool")
         text = self.refuse("ALE/Pong-v5", vectorization="envpool")
         assert "needs envpool, which is not installed" in text
         assert "pip install" in text
 
     @needs("ale-py")
-    def test_no_rom(self):
+    def test_unknown_game_names_the_nearest(self):
         assert "no ROM of a game 'Pongg'; near it are Pong" in self.refuse("ALE/Pongg-v5")
 
-    def test_a_misspelt_option_names_the_nearest(self):
+    def test_misspelt_option_names_the_nearest(self):
         assert "not 'noops_max'; did you mean noop_max?" in self.refuse("ALE/Pong-v5", noops_max=3)
 
     @pytest.mark.parametrize(
@@ -315,11 +315,11 @@ class TestBadInput:
         ],
         ids=str,
     )
-    def test_a_value_out_of_range(self, option):
+    def test_option_out_of_range_is_refused(self, option):
         (key,) = option
         assert f"{key} must" in self.refuse("ALE/Pong-v5", **option)
 
-    def test_a_vectorization_that_games_do_not_have(self):
+    def test_game_refuses_vector_entry_point(self):
         assert "must be one of auto, envpool" in self.refuse(
             "ALE/Pong-v5", vectorization="vector_entry_point"
         )

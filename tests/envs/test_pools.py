@@ -1,4 +1,4 @@
-"""envpool's environments, and those that packages register: by their id alone."""
+"""Environments of envpool and of optional packages, made by their id alone."""
 
 import importlib.util
 import re
@@ -29,7 +29,7 @@ class TestEnvpoolCartPole(EnvironmentContract):
 
 @needs("envpool")
 class TestEnvpool:
-    def test_a_limit_of_ours(self):
+    def test_step_limit_reaches_envpool(self):
         env = make("CartPole-v1", "envpool", max_episode_steps=5)
         env.reset()
         rows = [env.step(np.full(2, s % 2)) for s in range(12)]
@@ -37,14 +37,14 @@ class TestEnvpool:
         assert env.step_limit == 5
         assert make("CartPole-v1", "envpool").step_limit == 500
 
-    def test_continuous_actions(self):
+    def test_continuous_actions_reach_envpool(self):
         env = make("Pendulum-v1", "envpool")
         env.reset()
         observation, reward, *_ = env.step(np.array([[-9.0], [0.5]], np.float32))
         assert observation.shape == (2, 3)
         assert (reward < 0).all()
 
-    def test_structured_observations_without_the_mission(self):
+    def test_structured_observation_comes_without_the_mission(self):
         env = make("MiniGrid-DoorKey-5x5-v0", "envpool")
         observation = env.reset()
         assert {k: (v.shape, v.dtype) for k, v in observation.items()} == {
@@ -53,19 +53,19 @@ class TestEnvpool:
         }
         assert env.step_limit == 250
 
-    def test_mujoco(self):
+    def test_mujoco_environment_is_made_by_its_id(self):
         env = make("HalfCheetah-v5", "envpool")
         assert env.reset().dtype == np.float64
         assert env.step(np.zeros((2, 6), np.float32))[0].shape == (2, 17)
 
-    def test_auto_takes_what_gymnasium_does_not_have(self):
+    def test_auto_takes_envpool_if_gymnasium_lacks_the_id(self):
         assert "LunarLander-v2" not in gymnasium.registry or pytest.skip("gymnasium has it")
         env = make("Acrobot-v1")
         assert not isinstance(env, EnvpoolVectorEnvironment)
         assert isinstance(make("CliffWalking-v0"), EnvpoolVectorEnvironment)
 
     @pytest.mark.skipif(importlib.util.find_spec("Box2D") is not None, reason="Box2D is there")
-    def test_auto_takes_what_gymnasium_lacks_a_package_for(self):
+    def test_auto_takes_envpool_if_gymnasium_lacks_a_package(self):
         env = make("LunarLander-v3")
         assert isinstance(env, EnvpoolVectorEnvironment)
         assert env.reset().shape == (2, 8)
@@ -80,7 +80,7 @@ class TestEnvpool:
             ("CartPole-v1", {"gravty": 1}, "cannot be made by envpool with .*gravty"),
         ],
     )
-    def test_bad_input_is_one_line(self, id, kwargs, says):
+    def test_unknown_task_or_option_is_refused_in_one_line(self, id, kwargs, says):
         with pytest.raises(MakeError, match=says) as caught:
             make(id, "envpool", kwargs=kwargs)
         assert "\n" not in str(caught.value)
@@ -88,7 +88,7 @@ class TestEnvpool:
 
 @needs("minigrid")
 class TestMiniGrid:
-    def test_the_id_is_enough(self):
+    def test_minigrid_environment_is_made_by_its_id(self):
         env = make("MiniGrid-DoorKey-5x5-v0")
         assert isinstance(env, SyncVectorEnvironment)
         assert env.observation_leaves == {
@@ -98,12 +98,12 @@ class TestMiniGrid:
         assert env.step_limit is None or env.step_limit == 250
 
     @needs("envpool")
-    def test_both_give_the_same_spaces(self):
+    def test_sync_and_envpool_have_equal_spaces(self):
         one, other = (make("MiniGrid-MemoryS7-v0", v).spaces() for v in ("sync", "envpool"))
         assert one == other
 
 
-def test_a_missing_package_is_one_line(monkeypatch):
+def test_missing_package_is_named_in_one_line(monkeypatch):
     hide(monkeypatch, "minigrid", "envpool")
     with pytest.raises(MakeError, match=r"needs minigrid, which is not installed: .*pip") as caught:
         make("MiniGrid-NotYetRegistered-v0")
@@ -111,7 +111,7 @@ def test_a_missing_package_is_one_line(monkeypatch):
 
 
 class _Hidden:
-    """Finds nothing of one package, as if it was not installed."""
+    """An import finder that hides a package, as if it was not installed."""
 
     def __init__(self, name):
         self.name = name
@@ -130,9 +130,9 @@ class _Hidden:
         ("HalfCheetah-v5", "imageio", "'gymnasium[mujoco]'"),
     ],
 )
-def test_a_package_that_gymnasium_lacks_comes_with_our_command(id, module, pip, monkeypatch):
+def test_package_that_gymnasium_lacks_is_named_with_the_pip_command(id, module, pip, monkeypatch):
     for other in {"pygame": ["Box2D"], "imageio": ["mujoco"]}.get(module, []):
-        pytest.importorskip(other)  # else it is the first that lacks
+        pytest.importorskip(other)  # without it, it would be named instead
     for name in list(sys.modules):
         if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco", module)):
             monkeypatch.delitem(sys.modules, name)
@@ -147,7 +147,9 @@ def test_a_package_that_gymnasium_lacks_comes_with_our_command(id, module, pip, 
 
 
 @pytest.mark.parametrize("where", ["module", "constructor"])
-def test_so_does_one_that_a_users_environment_imports(where, monkeypatch, tmp_path):
+def test_package_that_an_own_environment_lacks_is_named_with_the_pip_command(
+    where, monkeypatch, tmp_path
+):
     hide(monkeypatch, "tensorboard")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", [_Hidden("tensorboard"), *sys.meta_path])
@@ -163,7 +165,7 @@ def test_so_does_one_that_a_users_environment_imports(where, monkeypatch, tmp_pa
         make(f"{file}:NeedsTensorBoard-v0", "sync")
 
 
-def test_a_package_that_is_there_and_broken_is_not_called_missing(monkeypatch):
+def test_broken_package_is_not_called_missing(monkeypatch):
     def make_one():
         raise gymnasium.error.DependencyNotInstalled(
             "Matplotlib is not installed"
@@ -178,7 +180,7 @@ def test_a_package_that_is_there_and_broken_is_not_called_missing(monkeypatch):
 
 
 @needs("envpool")
-def test_envpool_stands_in_for_a_missing_package(monkeypatch):
+def test_envpool_is_taken_for_a_missing_minigrid(monkeypatch):
     hide(monkeypatch, "minigrid")
     for id in [id for id in gymnasium.registry if id.startswith("MiniGrid-DoorKey")]:
         monkeypatch.delitem(gymnasium.registry, id)

@@ -1,4 +1,4 @@
-"""Worker processes: the streams of sync, and no hang and no orphan whatever happens."""
+"""Worker processes: they return what sync returns, never hang and leave no process behind."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def make(id=COUNTING, num_envs=3, vectorization="processes", processes=2, limit=
 
 
 def rows(env, steps, action):
-    """Everything that an actor sees of ``steps`` steps."""
+    """All that an actor gets from ``steps`` steps."""
     seen = [[np.copy(part) for part in leaves(env.reset())]]
     for step in range(steps):
         observation, *rest = env.step(action(step))
@@ -48,7 +48,7 @@ def leaves(observation):
 
 
 def gone(pid):
-    """Whether a process has ended; one that only waits to be reaped has."""
+    """Whether a process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -80,11 +80,11 @@ class TestProcessCartPole(EnvironmentContract):
         (COUNTING, {"lengths": (2, 3, 5), "one_array": True}, lambda step: np.zeros(3, int)),
         ("tests.envs.fakes:Structured-v0", {}, lambda step: np.zeros(3, int)),
         ("tests.envs.fakes:Masked-v0", {}, lambda step: np.zeros(3, int)),
-        ("tests.envs.fakes:Masked-v0", {"place": "observation"}, lambda step: np.zeros(3, int)),
+        ("tests.envs.fakes:Masked-v0", {"mask_in": "observation"}, lambda step: np.zeros(3, int)),
         ("Pendulum-v1", {"limit": 9}, lambda step: np.full((3, 1), step / 9, np.float32)),
     ],
 )
-def test_the_same_streams_as_sync(id, kwargs, action):
+def test_processes_return_the_same_rows_as_sync(id, kwargs, action):
     one = rows(make(id, vectorization="sync", **kwargs), 40, action)
     other = rows(make(id, **kwargs), 40, action)
     for a, b in zip(one, other, strict=True):
@@ -94,13 +94,13 @@ def test_the_same_streams_as_sync(id, kwargs, action):
 
 
 class TestProcesses:
-    def test_no_more_than_environments_and_at_least_two_by_default(self):
+    def test_workers_are_at_most_one_per_environment_and_two_by_default(self):
         many, default = make(num_envs=2, processes=9), make(num_envs=2, processes=0)
         assert len(many.processes) == len(default.processes) == 2
         many.close()
         default.close()
 
-    def test_closing_ends_them_at_once(self):
+    def test_close_ends_the_workers_at_once(self):
         env = make()
         pids = env.processes
         assert len(pids) == 2
@@ -112,7 +112,7 @@ class TestProcesses:
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
     @pytest.mark.parametrize("end", ["kill", "leave"])
-    def test_they_end_with_their_parent(self, end):
+    def test_workers_end_with_their_parent(self, end):
         last = "os.kill(os.getpid(), 9)" if end == "kill" else "raise SystemExit(0)"
         script = textwrap.dedent(
             f"""
@@ -138,7 +138,7 @@ class TestProcesses:
         assert len(pids) == 2, done.stderr
         wait_until(lambda: all(gone(pid) for pid in pids))
 
-    def test_a_module_of_the_user_is_imported_there_too(self, tmp_path):
+    def test_workers_import_a_module_of_the_user(self, tmp_path):
         (tmp_path / "my_slow_env.py").write_text(
             "import gymnasium\n"
             "from tests.fakes import CountingEnv\n"
@@ -165,7 +165,7 @@ class TestProcesses:
 
 
 class TestFaults:
-    def test_what_an_environment_raises_is_raised_here(self):
+    def test_exception_of_an_environment_is_raised_with_the_traceback_of_the_worker(self):
         env = make(fails_at_step=3, lengths=(100,))
         env.reset()
         for _ in range(2):
@@ -173,7 +173,7 @@ class TestFaults:
         with pytest.raises(RuntimeError, match="step 3 of CountingEnv fails") as caught:
             env.step(np.zeros(3, int))
         assert "in step" in str(caught.value.__cause__)  # the traceback in the worker
-        # They fail at the same time: either worker may be heard first.
+        # Both workers fail at the same time: either may be the first.
         (note,) = caught.value.__notes__
         found = re.match(r"in step 3 of its episode, environment (0|1) of 3 \(tests.fakes:", note)
         share = {"0": "environments 0 to 0", "1": "environments 1 to 2"}[found[1]]
@@ -186,11 +186,11 @@ class TestFaults:
         ("how", "says"),
         [
             ("killed", r"the worker of environments \d to \d was killed by signal 9"),
-            ("leaves", r"the worker of environments \d to \d ended with exit code 3"),
+            ("exits", r"the worker of environments \d to \d ended with exit code 3"),
             ("raises", "Unpicklable: no good"),
         ],
     )
-    def test_a_worker_that_dies_is_an_error_in_seconds(self, how, says):
+    def test_dead_worker_is_an_error_within_seconds(self, how, says):
         env = make("tests.envs.fakes:Dying-v0", how=how)
         env.reset()
         for _ in range(2):
@@ -201,7 +201,7 @@ class TestFaults:
         assert time.monotonic() - began < 5
         assert all(gone(pid) for pid in pids)
 
-    def test_one_that_dies_is_heard_while_another_never_answers(self):
+    def test_dead_worker_is_noticed_while_another_hangs(self):
         env = make("tests.envs.fakes:Dying-v0", how="hangs", others="killed")
         env.reset()
         for _ in range(2):
@@ -211,23 +211,23 @@ class TestFaults:
             env.step(np.zeros(3, int))
         assert all(gone(pid) for pid in pids)
 
-    def test_one_that_was_killed_between_steps(self):
+    def test_worker_killed_between_steps_is_an_error(self):
         env = make()
         env.reset()
         os.kill(env.processes[1], signal.SIGKILL)
         with pytest.raises(WorkerError, match="environments 1 to 2 was killed by signal 9"):
             env.step(np.zeros(3, int))
 
-    def test_one_that_cannot_make_its_environments(self):
+    def test_worker_that_cannot_make_environments_is_a_make_error(self):
         with pytest.raises(MakeError, match=r"Counting-v0 cannot be made: .*'lenghts'"):
             make(lenghts=3)
 
-    def test_one_that_fails_in_reset(self):
+    def test_exception_in_reset_is_raised(self):
         env = make(fails_in_reset=True)
         with pytest.raises(RuntimeError, match="the reset of CountingEnv fails"):
             env.reset()
 
-    def test_what_cannot_be_sent_is_one_line(self):
+    def test_unpicklable_environment_is_refused_in_one_line(self):
         import gymnasium
 
         gymnasium.register("Local-v0", lambda: None)

@@ -1,4 +1,4 @@
-"""Every space: what reaches the policy, what reaches the environment, and what is refused."""
+"""Each space: what the policy gets, what the environment gets, and what is refused."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ from impala_ms.envs.external import GymnasiumVectorEnvironment
 from impala_ms.envs.make import MakeError, make_vec
 from impala_ms.envs.processes import ProcessVectorEnvironment
 from impala_ms.envs.sync import SyncVectorEnvironment
-from impala_ms.trajectory import leaf_array, leaves
+from impala_ms.spaces import leaf_array, leaves
 from tests.envs import fakes
 
 
@@ -36,7 +36,7 @@ def make(
 
 
 def native_structured(num_envs=2):
-    """The same environment as gymnasium's own vector environment shows it."""
+    """The same environment in gymnasium's own vector environment."""
     envs = gymnasium.vector.SyncVectorEnv([fakes.StructuredEnv] * num_envs)
     return GymnasiumVectorEnvironment("structured", envs, seeds=[0] * num_envs)
 
@@ -57,7 +57,7 @@ PLAIN = [
 
 class TestPlainObservations:
     @pytest.mark.parametrize("space", PLAIN, ids=str)
-    def test_values_shape_and_type_survive(self, space):
+    def test_plain_observation_keeps_values_shape_and_type(self, space):
         space.seed(0)
         given = [space.sample() for _ in range(4)]
         env = make(observation_space=space, observe=given.__getitem__)
@@ -71,7 +71,7 @@ class TestPlainObservations:
             assert row.dtype == dtype
             np.testing.assert_array_equal(row[0], expected - getattr(space, "start", 0))
 
-    def test_descriptions(self):
+    def test_each_space_is_described(self):
         described = [
             make(observation_space=space, observe=lambda _, s=space: s.sample()).spaces()
             for space in PLAIN[5:]
@@ -99,7 +99,9 @@ class TestPlainObservations:
         ],
     )
     @pytest.mark.parametrize("step", [0, 2])
-    def test_what_does_not_fit_is_refused_at_every_step(self, space, wrong, says, step):
+    def test_observation_that_does_not_fit_is_refused_in_reset_and_step(
+        self, space, wrong, says, step
+    ):
         right = space.sample()
         env = make(observation_space=space, observe=lambda s: wrong if s == step else right)
 
@@ -112,7 +114,7 @@ class TestPlainObservations:
             play()
         assert "\n" not in str(caught.value)
 
-    def test_what_fits_is_cast(self):
+    def test_observation_that_fits_is_cast(self):
         for space, value in [
             (spaces.Box(0, 255, (2,), np.uint8), [3, 4]),
             (spaces.Box(-9, 9, (2,), np.float32), np.array([1.5, 2.0])),
@@ -128,7 +130,7 @@ def native(**kwargs):
     return GymnasiumVectorEnvironment("native", envs, seeds=[0, 0])
 
 
-# A space, two observations, a wrong one, the two counted from 0, and what the message says.
+# A space, two observations, a wrong one, the two counted from 0, parts of the message.
 CHOICES = [
     (spaces.Discrete(4, start=10), [10, 13], 14, [0, 3], ("14", "", "10 to 13")),
     (spaces.Discrete(4, start=10), [10, 13], 9, [0, 3], ("9", "", "10 to 13")),
@@ -147,12 +149,12 @@ CHOICES = [
 
 
 class TestChoices:
-    """What is Discrete, MultiDiscrete or MultiBinary in an observation."""
+    """Discrete, MultiDiscrete and MultiBinary observations."""
 
     @pytest.mark.parametrize("nested", [False, True])
     @pytest.mark.parametrize("made", [lambda **kwargs: make(num_envs=2, **kwargs), native])
     @pytest.mark.parametrize(("space", "given", "wrong", "seen", "says"), CHOICES, ids=str)
-    def test_they_are_counted_from_0_and_must_lie_in_the_space(
+    def test_values_are_counted_from_0_and_must_lie_in_the_space(
         self, made, nested, space, given, wrong, seen, says
     ):
         rows = [np.array(row) for row in (*given, wrong)]
@@ -177,7 +179,7 @@ class TestChoices:
         assert note.startswith("in step 2 of its episode, environment 0 of 2 (")
         assert note.endswith(", step 2 since the start")
 
-    def test_workers_give_the_same(self):
+    def test_workers_count_from_0_too(self):
         env = make_vec(
             "tests.envs.fakes:Structured-v0",
             num_envs=2,
@@ -192,7 +194,7 @@ class TestChoices:
             env.step(np.zeros(2, int))
         env.close()
 
-    def test_a_wrong_first_observation_is_of_the_reset(self):
+    def test_wrong_first_observation_is_reported_in_reset(self):
         env = make(observation_space=spaces.Discrete(3), observe=lambda _: 3, num_envs=2)
         with pytest.raises(ValueError, match="returned 3 in an observation") as caught:
             env.reset()
@@ -209,7 +211,7 @@ class TestStructuredObservations:
     }
 
     @pytest.mark.parametrize("made", [lambda: make("Structured-v0", 2), native_structured])
-    def test_type_shape_and_order_survive(self, made):
+    def test_structured_observation_keeps_types_shapes_and_order(self, made):
         env = made()
         assert list(env.observation_leaves) == list(self.EXPECTED)
         rows = [env.reset()] + [env.step(np.zeros(2, int))[0] for _ in range(4)]
@@ -225,7 +227,7 @@ class TestStructuredObservations:
             assert row["inner/1/x"].tolist() == [[1, 1, 1]] * 2
             assert row["inner/1/y"].tolist() == [[0, step]] * 2
 
-    def test_the_description_has_the_same_parts(self):
+    def test_description_has_the_same_parts_as_the_observation(self):
         env = make("Structured-v0")
         described = json.loads(json.dumps(env.spaces()["observation"], allow_nan=False))
         parts = {path: leaf_array(leaf) for path, leaf in leaves(described).items()}
@@ -234,7 +236,7 @@ class TestStructuredObservations:
         assert described["spaces"]["a"] == {"type": "Discrete", "n": 5, "start": 2}
         assert described["spaces"]["inner"]["type"] == "Tuple"
 
-    def test_texts_are_left_out_and_said_once(self, caplog):
+    def test_texts_are_left_out_and_logged_once(self, caplog):
         caplog.set_level(logging.INFO)
         env = make("Structured-v0", 3)
         env.reset()
@@ -242,7 +244,7 @@ class TestStructuredObservations:
         assert line.endswith("Structured-v0: observations without mission, inner/0")
 
     @pytest.mark.parametrize("change", [{"z": np.zeros((2, 2), np.uint8)}, {"a": 1.5}])
-    def test_the_part_that_does_not_fit_is_named(self, change):
+    def test_part_that_does_not_fit_is_named(self, change):
         (name,) = change
         env = make(
             observation_space=fakes.STRUCTURED,
@@ -251,12 +253,12 @@ class TestStructuredObservations:
         with pytest.raises(ValueError, match=f"returned '{name}' of an observation of .* says"):
             env.reset()
 
-    def test_a_part_that_is_missing_is_named(self):
+    def test_missing_part_is_named(self):
         env = make(observation_space=fakes.STRUCTURED, observe=lambda _: {"z": 3})
         with pytest.raises(ValueError, match=r"returned .z. of an observation"):
             env.reset()
 
-    def test_two_parts_of_one_name_are_refused(self):
+    def test_two_parts_with_one_path_are_refused(self):
         box = spaces.Box(0, 1)
         with pytest.raises(MakeError, match="both called 'a/b': rename"):
             make(observation_space=spaces.Dict({"a/b": box, "a": spaces.Dict(b=box)}))
@@ -269,7 +271,7 @@ class TestActions:
             env.step(np.array([action]))
         return env._envs[0].unwrapped.taken
 
-    def test_multi_discrete_is_counted_from_0(self):
+    def test_multi_discrete_actions_are_counted_from_0(self):
         env = make(action_space=spaces.MultiDiscrete([2, 3], start=[0, 5]))
         taken = self.step(env, [1, 2], [0, 0])
         assert [t.tolist() for t in taken] == [[1, 7], [0, 5]]
@@ -278,14 +280,14 @@ class TestActions:
         assert env.num_actions == 0
 
     @pytest.mark.parametrize(("n", "shape"), [(4, (4,)), ((2, 2), (2, 2))])
-    def test_multi_binary_has_parts_of_two(self, n, shape):
+    def test_multi_binary_actions_have_parts_of_two(self, n, shape):
         space = spaces.MultiBinary(n)
         (taken,) = self.step(make(action_space=space), [1, 0, 1, 1])
         assert (taken.shape, taken.ravel().tolist()) == (shape, [1, 0, 1, 1])
         assert space.contains(taken)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_without_scaling_a_box_is_clipped_and_what_was_sampled_is_not_changed(self, dtype):
+    def test_unscaled_box_actions_are_clipped_in_a_copy(self, dtype):
         low, high = np.array([-1, -np.inf, 0.1], dtype), np.array([1, 2, 0.3], dtype)
         space = spaces.Box(low, high, dtype=dtype)
         env = make(action_space=space, scale_actions=False)
@@ -297,7 +299,7 @@ class TestActions:
         assert all(space.contains(action) for action in taken)
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-    def test_numbers_between_finite_bounds_are_scaled_to_them(self, dtype):
+    def test_actions_with_finite_bounds_are_scaled_to_them(self, dtype):
         space = spaces.Box(
             np.array([100, -1, -np.inf, 0, -np.inf], dtype),
             np.array([200, 1, 2, np.inf, np.inf], dtype),
@@ -314,7 +316,7 @@ class TestActions:
         assert all(space.contains(action) for action in taken)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_a_scaled_number_never_leaves_its_bounds(self, dtype):
+    def test_scaled_action_stays_in_its_bounds(self, dtype):
         random = np.random.default_rng(0)
         low = random.normal(size=999).astype(dtype)
         space = spaces.Box(low, low + random.random(999).astype(dtype), dtype=dtype)
@@ -323,12 +325,12 @@ class TestActions:
             assert space.contains(action)
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_the_largest_float_as_a_bound_counts_as_none(self, dtype):
+    def test_largest_float_as_a_bound_counts_as_infinite(self, dtype):
         most = np.finfo(dtype).max
         env = make(action_space=spaces.Box(-most, most, (1,), dtype))
         assert self.step(env, [0.5])[0].tolist() == [0.5]
 
-    def test_scaling_is_said_once_and_is_not_part_of_the_spaces(self, caplog):
+    def test_scaling_is_logged_once_and_not_in_the_spaces(self, caplog):
         caplog.set_level(logging.INFO)
         space = spaces.Box(np.array([-1, 0], np.float32), np.array([2, np.inf], np.float32))
         plain = make(action_space=space, scale_actions=False)
@@ -355,7 +357,9 @@ class TestActions:
         ],
         ids=str,
     )
-    def test_environments_are_given_what_the_space_would_sample(self, space, vectorization):
+    def test_environment_gets_actions_of_the_type_that_its_space_samples(
+        self, space, vectorization
+    ):
         env = make_vec(
             "tests.envs.fakes:Picky-v0",
             num_envs=2,
@@ -370,7 +374,7 @@ class TestActions:
         assert not sampled.any()
         env.close()
 
-    def test_an_action_of_another_shape_is_refused(self):
+    def test_action_of_another_shape_is_refused(self):
         env = make(action_space=spaces.Box(-1, 1, (2,)))
         env.reset()
         with pytest.raises(ValueError, match=r"actions have shape \(1, 3\)"):
@@ -381,12 +385,12 @@ MASKED_SPACES = [spaces.Discrete(3), spaces.Discrete(3, start=4), spaces.MultiDi
 
 
 class TestActionMasks:
-    @pytest.mark.parametrize("place", ["info", "observation"])
+    @pytest.mark.parametrize("mask_in", ["info", "observation"])
     @pytest.mark.parametrize("space", MASKED_SPACES, ids=str)
-    def test_it_belongs_to_the_observation_returned_last(self, place, space):
-        if place == "observation" and isinstance(space, spaces.MultiDiscrete):
-            pytest.skip("the fake has one array there")
-        env = make("Masked-v0", 2, action_space=space, place=place)
+    def test_mask_belongs_to_the_observation_returned_last(self, mask_in, space):
+        if mask_in == "observation" and isinstance(space, spaces.MultiDiscrete):
+            pytest.skip("in an observation the fake has only one array as a mask")
+        env = make("Masked-v0", 2, action_space=space, mask_in=mask_in)
         parts = 2 if isinstance(space, spaces.MultiDiscrete) else 1
         assert env.mask_size == env.spaces()["action_mask"] == 3 * parts
         observation = env.reset()
@@ -397,49 +401,49 @@ class TestActionMasks:
                 row[step] = False
             assert env.action_mask.tolist() == [row * parts] * 2
             assert env.action_mask.dtype == np.bool_
-            if place == "observation":
+            if mask_in == "observation":
                 assert list(observation) == ["count"]
             observation = env.step(action)[0]
 
-    def test_asking_for_its_size_first_changes_nothing(self):
+    def test_asking_for_the_mask_size_first_does_not_change_the_rows(self):
         one, other = (make("Masked-v0", 2) for _ in range(2))
         one.spaces()
         for env in (one, other):
             env.rows = [env.reset(), *(env.step(np.zeros(2, int))[0] for _ in range(9))]
         np.testing.assert_array_equal(one.rows, other.rows)
 
-    def test_reset_still_comes_before_step(self):
+    def test_step_before_reset_is_refused_even_if_the_mask_size_is_known(self):
         env = make("Masked-v0")
         env.spaces()
         with pytest.raises(RuntimeError, match=r"reset\(\) comes before"):
             env.step(np.zeros(1, int))
 
-    def test_without_one(self):
+    def test_environment_without_a_mask_has_mask_size_0(self):
         env = make()
         assert env.mask_size == 0
         env.reset()
         assert env.action_mask is None
 
-    def test_a_final_observation_needs_none(self):
+    def test_final_observation_needs_no_mask(self):
         env = make("Masked-v0", at_the_end="missing")
         env.reset()
         for _ in range(4):
             env.step(np.zeros(1, int))
         assert env.action_mask.tolist() == [[False, True, True]]
 
-    def test_any_other_does(self):
+    def test_missing_mask_within_an_episode_is_refused(self):
         env = make("Masked-v0", forgets_at=2)
         env.reset()
         env.step(np.zeros(1, int))
         with pytest.raises(ValueError, match="the info has no 'action_mask'"):
             env.step(np.zeros(1, int))
 
-    def test_one_of_another_size_is_refused(self):
+    def test_mask_of_another_size_in_the_observation_is_refused(self):
         with pytest.raises(MakeError, match=r"'action_mask' of 4 entries.* has 3"):
-            make("Masked-v0", place="observation", size=4)
+            make("Masked-v0", mask_in="observation", size=4)
 
     @pytest.mark.parametrize("vectorization", ["sync", "processes"])
-    def test_one_of_another_size_in_the_info_is_refused(self, vectorization):
+    def test_mask_of_another_size_in_the_info_is_refused(self, vectorization):
         env = make_vec(
             "tests.envs.fakes:Masked-v0",
             num_envs=1,
@@ -451,7 +455,7 @@ class TestActionMasks:
             env.reset()
         env.close()
 
-    def test_a_box_of_actions_has_none(self):
+    def test_box_of_actions_has_no_mask(self):
         space = spaces.Dict(action_mask=spaces.MultiBinary(2))
         env = make(
             observation_space=space,
@@ -461,10 +465,10 @@ class TestActionMasks:
         assert env.mask_size == 0
         assert list(env.reset()) == ["action_mask"]
 
-    @pytest.mark.parametrize("place", ["sync", "processes", "native"])
-    def test_one_that_the_first_reset_had_not_is_one_line(self, place):
+    @pytest.mark.parametrize("kind", ["sync", "processes", "native"])
+    def test_mask_that_the_first_reset_lacked_is_refused_in_one_line(self, kind):
         kwargs = {"info": {"action_mask": np.array([1, 0], np.int8)}, "reset_info": {}}
-        env = self.vector("Info-v0", fakes.InfoEnv, place, **kwargs)
+        env = self.vector("Info-v0", fakes.InfoEnv, kind, **kwargs)
         env.reset()
         assert env.mask_size == 0
         says = "has 'action_mask', but that of the first reset.* had none: return it from reset too"
@@ -475,11 +479,11 @@ class TestActionMasks:
         assert "\n" not in text
         env.close()
 
-    @pytest.mark.parametrize("place", ["sync", "processes", "native"])
+    @pytest.mark.parametrize("kind", ["sync", "processes", "native"])
     @pytest.mark.parametrize("forgets", [0, 1])
-    def test_one_of_some_environments_only_is_one_line(self, place, forgets):
+    def test_mask_of_only_some_environments_is_refused_in_one_line(self, kind, forgets):
         kwargs = {"forgets_at": 0, "only_for": forgets}
-        env = self.vector("Masked-v0", fakes.MaskedEnv, place, **kwargs)
+        env = self.vector("Masked-v0", fakes.MaskedEnv, kind, **kwargs)
         with pytest.raises(ValueError, match=r"'action_mask'.*return it from .*reset") as caught:
             env.reset()
         assert f"nvironment {forgets}" in str(caught.value) + "".join(
@@ -487,7 +491,7 @@ class TestActionMasks:
         )
         env.close()
 
-    def test_a_native_program_needs_none_of_a_final_observation_but_of_any_other(self):
+    def test_vectorised_program_may_omit_the_mask_only_at_the_end_of_an_episode(self):
         env = self.vector("Masked-v0", fakes.MaskedEnv, "native", at_the_end="missing")
         env.reset()
         for _ in range(3):
@@ -500,18 +504,18 @@ class TestActionMasks:
         with pytest.raises(ValueError, match="step 2 has no 'action_mask' of environment 1: ret"):
             env.step(np.zeros(2, int))
 
-    def vector(self, id, made, place, **kwargs):
-        if place == "native":
+    def vector(self, id, made, kind, **kwargs):
+        if kind == "native":
             envs = gymnasium.vector.SyncVectorEnv([lambda: made(**kwargs)] * 2)
             return GymnasiumVectorEnvironment("native", envs, seeds=[0, 1])
         return make_vec(
-            f"tests.envs.fakes:{id}", num_envs=2, seeds=[0, 1], vectorization=place, kwargs=kwargs
+            f"tests.envs.fakes:{id}", num_envs=2, seeds=[0, 1], vectorization=kind, kwargs=kwargs
         )
 
     @pytest.mark.parametrize(
         "mask", [3, "10", [], {"a": 1}, np.array([-1e9, 0.0]), np.array(["1", "0"])]
     )
-    def test_one_of_a_strange_kind_is_one_line(self, mask):
+    def test_mask_of_another_type_is_refused_in_one_line(self, mask):
         env = make("Info-v0", reset_info={"action_mask": mask})
         with pytest.raises(ValueError, match=r"'action_mask' is .*, but it takes 0 or 1") as caught:
             env.reset()
@@ -520,7 +524,7 @@ class TestActionMasks:
     @pytest.mark.parametrize(
         "mask", [[1, 0], (True, False), np.array([1.0, 0.0]), np.array([[1, 0]], np.uint8)]
     )
-    def test_one_of_any_numbers_0_and_1_is_taken(self, mask):
+    def test_mask_of_any_numbers_0_and_1_is_taken(self, mask):
         env = make("Info-v0", reset_info={"action_mask": mask})
         env.reset()
         assert env.action_mask.tolist() == [[True, False]]
@@ -538,17 +542,17 @@ class TestLives:
             finished += [part.tolist() for part in env.finished[1:] if len(part)]
         return terminated, first, finished
 
-    def test_a_lost_life_terminates_for_learning_only(self):
+    def test_lost_life_is_terminal_but_does_not_end_the_episode(self):
         terminated, first, finished = self.play(True)
-        # The last life goes at step 5, the game ends at 6.
+        # The last life is lost at step 5, the episode ends at step 6.
         assert terminated == [0, 1, 0, 1, 0, 1, 0, 0, 1, 0]
         assert first == [0, 0, 0, 0, 0, 0, 1, 0, 0, 0]
         assert finished == [[6.0], [6]]
 
-    def test_a_lost_life_is_not_terminal_without_episodic_life(self):
+    def test_lost_life_is_not_terminal_without_episodic_life(self):
         assert self.play(False)[0] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
-    def test_workers_read_them_too(self):
+    def test_workers_read_lives(self):
         env = ProcessVectorEnvironment(
             "lives", fakes.LivesEnv, seeds=[0, 0], processes=2, episodic_life=True
         )
@@ -559,7 +563,7 @@ class TestLives:
 
 
 class TestInfos:
-    """Keys that nobody asked for may hold anything; an info need not be there."""
+    """Keys that are not needed may hold anything; the info may be missing."""
 
     @pytest.mark.parametrize(
         "info",
@@ -572,20 +576,20 @@ class TestInfos:
         ],
         ids=str,
     )
-    def test_they_are_not_read(self, info):
+    def test_infos_that_are_not_needed_are_not_read(self, info):
         env = make("Info-v0", 2, info=info, reset_info=None)
         env.reset()
         rows = [env.step(np.zeros(2, int)) for _ in range(5)]
         assert [int(row[2][0]) for row in rows] == [0, 0, 1, 0, 0]
         assert not any(row[3].any() for row in rows)
 
-    def test_workers_do_not_read_them_either(self):
+    def test_workers_do_not_read_infos_that_are_not_needed(self):
         env = make("Info-v0", 2, info={"lives": [3, 2]}, vectorization="processes")
         env.reset()
         assert env.step(np.zeros(2, int))[0].tolist() == [[1], [1]]
         env.close()
 
-    def test_a_mask_of_continuous_actions_is_not_read(self):
+    def test_mask_of_continuous_actions_is_not_read(self):
         info, box = {"action_mask": "none"}, spaces.Box(-1, 1, (2,))
         env = make("Info-v0", info=info, reset_info=info, action_space=box)
         env.reset()
@@ -594,7 +598,7 @@ class TestInfos:
 
 
 class TestFrameStack:
-    def test_an_image_may_be_stacked_and_single_frames_are_returned(self):
+    def test_frame_stack_of_images_leaves_single_frames_in_the_rows(self):
         env = make(
             observation_space=spaces.Box(0, 255, (5, 4), np.uint8),
             observe=lambda step: np.full((5, 4), step, np.uint8),
@@ -606,7 +610,7 @@ class TestFrameStack:
     @pytest.mark.parametrize(
         "space", [spaces.Box(0, 1, (3,)), spaces.Discrete(2), fakes.STRUCTURED], ids=str
     )
-    def test_nothing_else_may(self, space):
+    def test_frame_stack_of_other_observations_is_refused(self, space):
         with pytest.raises(MakeError, match=r"frame_stack 2 needs .* one image.*") as caught:
             make(observation_space=space, frame_stack=2)
         assert "\n" not in str(caught.value)
@@ -627,7 +631,7 @@ BOX = spaces.Box(np.zeros((9, 9)), np.ones((9, 9)), dtype=np.float64)  # its tex
     ],
     ids=str,
 )
-def test_an_observation_of_nothing_is_refused(space, says):
+def test_observation_space_without_elements_is_refused(space, says):
     with pytest.raises(MakeError, match=says):
         make(observation_space=space)
 
@@ -650,7 +654,7 @@ def test_an_observation_of_nothing_is_refused(space, says):
     ],
     ids=str,
 )
-def test_every_other_space_is_one_clear_line(unsupported):
+def test_unsupported_space_is_refused_in_one_line(unsupported):
     (which,) = unsupported
     with pytest.raises(MakeError) as caught:
         make(**unsupported)

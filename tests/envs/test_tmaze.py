@@ -1,4 +1,4 @@
-"""The corridor: what it shows, pays and where it ends."""
+"""The corridor: observations, rewards and the end of an episode."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def walk(env, actions, seed=0):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_sign_is_shown_once_and_decides_at_the_junction(seed):
+def test_sign_is_shown_once_and_decides_the_reward_at_the_junction(seed):
     env = TMaze(length=3)
     sign = walk(env, [], seed)[0][0][0]
     assert sign in (-1.0, 1.0)
@@ -38,14 +38,14 @@ def test_both_signs_occur():
     assert 10 < signs.count(1.0) < 30
 
 
-def test_moves_that_change_nothing_cost():
+def test_moves_that_change_nothing_cost_a_hundredth():
     rows = walk(TMaze(length=1), [1, 2, 0, 0])
     assert [reward for _, reward, _ in rows[1:]] == [-0.01, -0.01, 0.0, -0.01]
-    assert rows[1][0] == rows[0][0]  # still before the sign
+    assert rows[1][0] == rows[0][0]  # still at the entrance
     assert not any(over for *_, over in rows)
 
 
-def test_by_its_id():
+def test_environment_is_made_by_its_id_and_checks_its_length():
     envs = make_vec("impala_ms.envs.tmaze:TMaze-v0", num_envs=2, seeds=[1, 2])
     assert envs.step_limit == 100
     assert envs.reset().shape == (2, 2)

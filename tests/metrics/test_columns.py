@@ -12,27 +12,27 @@ FIXED = (
 ).split()
 
 
-def test_the_names_that_programs_read_come_first():
+def test_fixed_columns_come_first():
     assert len(FIXED) == 27
     columns = list(algorithms.columns("impala"))
     assert columns[:27] == FIXED
     assert set(columns[27:]) == {"explained_variance", "vs_mean", "loss_entropy", "rows_learned"}
 
 
-def test_columns_of_an_algorithm_stand_in_its_own_config():
+def test_columns_of_an_algorithm_are_not_common():
     assert "rho_mean" not in COMMON
     assert "rho_mean" not in algorithms.columns("a3c")
     assert "gradients_dropped" in algorithms.columns("a3c")
 
 
-def test_columns_of_several_groups_are_put_together_once():
+def test_columns_of_several_groups_are_joined_without_repeats():
     columns = together({"mine": ("m", "One.")}, {"mine": ("m", "Two."), "entropy": ("", "")})
     assert len(columns) == len(COMMON) + 2
     assert columns["mine"] == ("m", "Two.")
     assert list(columns).index("entropy") < list(columns).index("gradient_norm")
 
 
-def test_a_table_explains_each():
+def test_markdown_table_has_a_row_for_each_column():
     lines = markdown_table(algorithms.columns()).splitlines()
     assert lines[:2] == ["| metric | unit | meaning |", "|---|---|---|"]
     assert [line.split("|")[1].strip(" `") for line in lines[2:]] == list(algorithms.columns())

@@ -1,4 +1,4 @@
-"""The progress line and its display, to the character."""
+"""The progress line and its display, character by character."""
 
 import io
 import json
@@ -30,7 +30,7 @@ LINE = (
 )
 
 
-def test_what_is_waited_for_stands_second_and_replaces_the_bottleneck():
+def test_wait_is_the_second_field_and_replaces_the_bottleneck():
     row = ROW | {"env_steps_per_s": None, "eta_s": None, "waiting_for": "an evaluation (3 s)"}
     assert format_line(row) == (
         "1.23M/1.50M steps (82%)  waiting for an evaluation (3 s)  return 432.1  lag 1.2  "
@@ -38,11 +38,11 @@ def test_what_is_waited_for_stands_second_and_replaces_the_bottleneck():
     )
 
 
-def test_the_newest_evaluation_stands_beside_the_return():
+def test_evaluation_follows_the_return():
     assert "return 432.1  eval 401.5  lag 1.2" in format_line(ROW | {"eval_return_mean": 401.5})
 
 
-def test_plain_lines_that_say_what_is_waited_for_are_rare():
+def test_plain_lines_about_a_wait_come_every_ten_seconds():
     stream, now = io.StringIO(), [0.0]
     display = Display(stream, clock=lambda: now[0])
     display.progress(ROW)
@@ -54,14 +54,14 @@ def test_plain_lines_that_say_what_is_waited_for_are_rare():
 
 
 class TestEncoding:
-    def test_a_line_and_back(self):
+    def test_decode_returns_what_encode_was_given(self):
         row = {"env_steps": 5, "loss_total": 0.25, "entropy": None}
         line = encode(row)
         assert line == '\x1eprogress {"env_steps": 5, "loss_total": 0.25, "entropy": null}'
         assert decode(line) == row
         assert decode(line + "\n") == row
 
-    def test_values_json_does_not_have(self):
+    def test_numpy_and_non_finite_values_become_json_values(self):
         row = {
             "a": float("nan"),
             "b": np.float32("inf"),
@@ -74,10 +74,10 @@ class TestEncoding:
     @pytest.mark.parametrize(
         "line", ["", "progress {}", "text", "\x1eprogress", "\x1eprogress {", "\x1eprogress [1]"]
     )
-    def test_other_lines_are_none(self, line):
+    def test_other_lines_decode_to_none(self, line):
         assert decode(line) is None
 
-    def test_a_full_row_fits_into_one_write_of_a_pipe(self):
+    def test_full_row_fits_into_one_write_to_a_pipe(self):
         from impala_ms import algorithms
         from impala_ms.metrics.columns import PROGRESS_KEYS
 
@@ -88,7 +88,7 @@ class TestEncoding:
 
 
 class TestFormat:
-    def test_everything(self):
+    def test_full_row_shows_every_field(self):
         assert format_line(ROW) == LINE
 
     @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ class TestFormat:
     def test_fields_are_dropped_from_the_right(self, width, line):
         assert format_line(ROW, width=width) == line
 
-    def test_80_columns_hold_what_matters(self):
+    def test_80_columns_show_the_main_fields(self):
         line = format_line(ROW, width=79)
         for part in ("steps", "241K/s", "return", "lag", "left"):
             assert part in line
 
-    def test_what_is_not_known_is_left_out(self):
+    def test_missing_values_are_left_out(self):
         assert format_line({"env_steps": 950}) == "950 steps"
         assert format_line({}) == ""
         row = ROW | {"eta_s": None, "episode_return_mean": None}
@@ -132,14 +132,14 @@ class TestFormat:
             (5_000_000_000_000, "5000G"),
         ],
     )
-    def test_numbers(self, steps, text):
+    def test_steps_have_three_digits_and_a_suffix(self, steps, text):
         assert format_line({"env_steps": steps}) == f"{text} steps"
 
     @pytest.mark.parametrize(
         ("seconds", "text"),
         [(0, "0:00"), (59.6, "1:00"), (725, "12:05"), (3599, "59:59"), (11220, "3:07:00")],
     )
-    def test_times(self, seconds, text):
+    def test_time_left_is_in_minutes_or_hours(self, seconds, text):
         assert format_line({"eta_s": seconds}) == f"{text} left"
 
     @pytest.mark.parametrize(
@@ -153,11 +153,11 @@ class TestFormat:
             (None, None, ""),
         ],
     )
-    def test_bottleneck(self, learner, actor, text):
+    def test_larger_wait_names_the_bottleneck(self, learner, actor, text):
         row = {"learner_wait_fraction": learner, "actor_wait_fraction": actor}
         assert format_line(row) == text
 
-    def test_lost_actors_show(self):
+    def test_lost_actors_are_counted(self):
         assert format_line({"ranks_alive": 3, "actors_expected": 3}) == "2/3 actors"
 
 
@@ -176,13 +176,13 @@ class TestTerminal:
         monkeypatch.setenv("TERM", "xterm")
         return Terminal()
 
-    def test_the_line_is_rewritten_in_place(self, terminal):
+    def test_progress_line_is_rewritten_in_place(self, terminal):
         display = Display(terminal)
         display.progress(steps(1))
         display.progress(steps(2))
         assert terminal.getvalue() == "\r1 steps\x1b[K\r2 steps\x1b[K"
 
-    def test_other_lines_go_above_it(self, terminal):
+    def test_other_lines_go_above_the_progress_line(self, terminal):
         display = Display(terminal)
         display.line("before\n")
         display.progress(steps(1))
@@ -190,7 +190,7 @@ class TestTerminal:
         display.close()
         assert terminal.getvalue() == "before\n\r1 steps\x1b[K\r\x1b[Khello\n1 steps\n"
 
-    def test_closing_leaves_the_last_line(self, terminal):
+    def test_close_leaves_the_last_progress_line(self, terminal):
         display = Display(terminal)
         display.progress(steps(1))
         display.close()
@@ -199,24 +199,24 @@ class TestTerminal:
         assert terminal.getvalue() == "\r1 steps\x1b[K\nafter\n"
 
     @pytest.mark.parametrize(("columns", "width"), [(60, 59), (0, 79)])
-    def test_the_last_column_stays_free(self, terminal, monkeypatch, columns, width):
+    def test_last_column_of_the_terminal_stays_free(self, terminal, monkeypatch, columns, width):
         monkeypatch.setattr(terminal, "fileno", lambda: 1)
         monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
         Display(terminal).progress({"env_steps": 10**100, "total_env_steps": 1})
         assert len(terminal.getvalue()) == len("\r\x1b[K") + width
 
-    def test_a_terminal_whose_width_is_not_known(self, terminal):
+    def test_terminal_of_unknown_width_gets_79_characters(self, terminal):
         Display(terminal).progress({"env_steps": 10**100, "total_env_steps": 1})
         assert len(terminal.getvalue()) == len("\r\x1b[K") + 79
 
-    def test_a_terminal_that_cannot_move_the_cursor(self, terminal, monkeypatch):
+    def test_dumb_terminal_gets_plain_lines(self, terminal, monkeypatch):
         monkeypatch.setenv("TERM", "dumb")
         Display(terminal).progress(steps(1))
         assert terminal.getvalue() == "1 steps\n"
 
 
 class TestPipe:
-    def test_at_most_one_line_a_second_the_first_and_the_last_always(self):
+    def test_plain_lines_come_once_a_second_with_the_first_and_the_last(self):
         times = iter([100.0, 100.5, 101.0, 101.9, 101.99])
         stream = io.StringIO()
         display = Display(stream, clock=lambda: next(times))
@@ -228,7 +228,7 @@ class TestPipe:
         display.close()
         assert stream.getvalue() == "1 steps\n3 steps\n5 steps\n"
 
-    def test_the_last_line_is_not_repeated(self):
+    def test_close_does_not_repeat_the_last_line(self):
         stream = io.StringIO()
         display = Display(stream, clock=lambda: 0.0)
         display.progress(steps(1))
@@ -244,7 +244,7 @@ class TestPipe:
         assert stream.getvalue() == "1 steps\nhello\n\n"
 
 
-def test_a_console_that_lacks_a_character_gets_another():
+def test_character_that_the_console_lacks_is_replaced():
     code = (
         "import sys\n"
         "from impala_ms.metrics import progress\n"
@@ -262,7 +262,7 @@ def test_a_console_that_lacks_a_character_gets_another():
     assert (done.returncode, done.stdout, done.stderr) == (0, "2 ? 1\n", "2 \\xb1 1\n")
 
 
-def test_the_launcher_can_import_it_at_once():
+def test_import_needs_neither_numpy_nor_mindspore():
     code = (
         "import sys, json\n"
         "import impala_ms.metrics.progress\n"

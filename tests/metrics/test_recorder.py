@@ -1,4 +1,4 @@
-"""Rows of metrics by hand; the clock is a number."""
+"""Rows of metrics computed by hand; the clock is a number."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_means_are_over_the_updates_since_the_last_row():
     assert (row["updates"], row["env_steps"], row["env_steps_per_s"]) == (3, 30, 20.0)
 
 
-def test_nothing_to_say_is_None():
+def test_row_without_updates_has_none_for_means():
     row = Recorder(0.0).row(1.0)
     fields = ["policy_lag_mean", "policy_lag_max", "actor_wait_fraction", "learning_rate"]
     assert [row[name] for name in fields] == [None] * 4
@@ -42,7 +42,7 @@ def test_nothing_to_say_is_None():
     assert "eval_return_mean" not in row
 
 
-def test_an_interval_without_updates_repeats_no_mean():
+def test_means_are_not_repeated_without_updates():
     recorder = Recorder(0.0)
     update(recorder, entropy=0.5)
     recorder.row(1.0)
@@ -52,7 +52,7 @@ def test_an_interval_without_updates_repeats_no_mean():
 
 
 @pytest.mark.parametrize("bad", [{"loss": np.nan}, {"loss": -np.inf}, {"norm": np.inf}])
-def test_a_skipped_update_is_counted_apart_and_spoils_no_mean(bad):
+def test_skipped_update_is_counted_apart_and_not_in_the_means(bad):
     recorder = Recorder(0.0)
     update(recorder, loss=2.0, env_steps=10)
     update(recorder, **bad, env_steps=7)
@@ -62,7 +62,7 @@ def test_a_skipped_update_is_counted_apart_and_spoils_no_mean(bad):
     assert (row["loss_total"], row["gradient_norm"]) == (2.0, 1.0)
 
 
-def test_waiting():
+def test_wait_is_in_the_row_of_its_interval():
     recorder = Recorder(10.0)
     recorder.waiting.begin(11.0)
     recorder.waiting.end(12.0)
@@ -70,7 +70,7 @@ def test_waiting():
     assert recorder.row(15.0)["learner_wait_fraction"] == 0.0
 
 
-def test_episodes_and_evaluation_stay_from_row_to_row():
+def test_episodes_and_evaluation_are_kept_from_row_to_row():
     recorder = Recorder(0.0)
     recorder.episodes.add(np.arange(20.0), np.full(20, 3))
     recorder.evaluation = 7.5, 40
@@ -81,7 +81,7 @@ def test_episodes_and_evaluation_stay_from_row_to_row():
         assert (row["eval_return_mean"], row["eval_version"]) == (7.5, 40)
 
 
-def test_a_resumed_run_goes_on_from_its_totals():
+def test_resumed_run_continues_from_its_totals():
     recorder = Recorder(0.0)
     for bad in ({}, {"loss": np.nan}, {}):
         update(recorder, **bad)
@@ -101,11 +101,11 @@ def test_a_resumed_run_goes_on_from_its_totals():
     update(resumed)
     row = resumed.row(51.0)
     assert (row["updates"], row["env_steps"], row["episodes"]) == (3, 30, 2)
-    # growth since the resume, not since the first start
+    # rates since the resume, not since the first start
     assert (row["updates_per_s"], row["env_steps_per_s"]) == (1.0, 10.0)
 
 
-def test_resident_memory():
+def test_rss_grows_with_allocated_memory():
     before = rss_mb()
     ballast = np.ones(8 * 2**20)  # 64 MiB, written to
     assert ballast.nbytes == 64 * 2**20

@@ -1,4 +1,4 @@
-"""Sinks: what is in the files, to the character."""
+"""Sinks: the files, character by character."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_sink():
-    """Opens a CsvSink and closes it after the test."""
+    """Make a CsvSink that is closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda path, columns=COLUMNS: stack.enter_context(
             contextlib.closing(CsvSink(path, columns))
@@ -36,11 +36,11 @@ def open_sink():
 
 
 class TestCsv:
-    def test_a_new_file_has_all_columns(self, open_sink, path):
+    def test_new_file_has_all_columns(self, open_sink, path):
         open_sink(path).close()
         assert path.read_text() == ",".join(COLUMNS) + "\n"
 
-    def test_a_row_is_in_the_file_at_once(self, open_sink, path):
+    def test_row_is_in_the_file_at_once(self, open_sink, path):
         sink = open_sink(path, NAMES)
         sink.write({"wall_time_s": 1.23456, "updates": 7, "env_steps": 1234567, "loss_total": 1.5})
         assert path.read_text() == HEADER + "1.235,7,1234567,1.5\n"
@@ -61,11 +61,11 @@ class TestCsv:
             (float("inf"), "inf"),
         ],
     )
-    def test_fields(self, open_sink, path, value, field):
+    def test_values_are_written_with_six_digits(self, open_sink, path, value, field):
         open_sink(path, NAMES).write({"loss_total": value})
         assert path.read_text() == HEADER + f",,,{field}\n"
 
-    def test_no_finished_episode_is_an_empty_field(self, open_sink, path):
+    def test_missing_values_are_empty_fields(self, open_sink, path):
         meter = EpisodeMeter()
         sink = open_sink(path, ["episodes", "episode_return_mean", "episode_length_mean"])
         sink.write(
@@ -77,18 +77,18 @@ class TestCsv:
         )
         assert path.read_text().splitlines()[1] == "0,,"
 
-    def test_an_unknown_name_is_an_error(self, open_sink, path):
+    def test_unknown_column_is_refused(self, open_sink, path):
         with pytest.raises(SinkError, match=r"no column 'loss_totl'; did you mean 'loss_total'\?"):
             open_sink(path, NAMES).write({"loss_totl": 1.0})
         assert path.read_text() == HEADER
 
-    def test_what_is_for_the_progress_line_is_left_out(self, open_sink, path):
+    def test_keys_of_the_progress_line_are_not_written(self, open_sink, path):
         open_sink(path, NAMES).write(
             {"updates": 1, "total_env_steps": 9, "eta_s": 2.0, "actors_expected": 3}
         )
         assert path.read_text() == HEADER + ",1,,\n"
 
-    def test_a_file_with_the_same_header_is_continued(self, open_sink, path):
+    def test_file_with_the_same_header_is_continued(self, open_sink, path):
         for updates in (1, 2):
             sink = open_sink(path, NAMES)
             sink.write({"updates": updates})
@@ -96,32 +96,34 @@ class TestCsv:
         assert path.read_text() == HEADER + ",1,,\n,2,,\n"
 
     @pytest.mark.parametrize("torn", [",2", "2.000,2,300,0.12345"])
-    def test_a_line_cut_off_by_a_kill_is_removed(self, open_sink, path, torn):
+    def test_incomplete_last_line_is_removed(self, open_sink, path, torn):
         path.write_text(HEADER + ",1,,\n" + torn)
         open_sink(path, NAMES).write({"updates": 2})
         assert path.read_text() == HEADER + ",1,,\n,2,,\n"
 
     @pytest.mark.parametrize("content", ["", "wall_ti"])
-    def test_a_header_cut_off_by_a_kill_is_made_again(self, open_sink, path, content):
+    def test_incomplete_header_is_written_again(self, open_sink, path, content):
         path.write_text(content)
         open_sink(path, NAMES).close()
         assert path.read_text() == HEADER
 
-    def test_a_file_of_a_version_with_fewer_columns_gets_those_empty(self, open_sink, path):
+    def test_file_with_fewer_columns_gets_the_others_empty(self, open_sink, path):
         names = HEADER.rstrip().split(",")
-        path.write_text(f"{names[1]},{names[0]}\n1,0.5\n2,0.7\n3,0")  # in another order, cut off
+        path.write_text(
+            f"{names[1]},{names[0]}\n1,0.5\n2,0.7\n3,0"
+        )  # in another order, last line incomplete
         open_sink(path, NAMES).write({"updates": 3})
         rest = "," * (len(names) - 2)
         assert path.read_text() == f"{HEADER}0.5,1{rest}\n0.7,2{rest}\n,3{rest}\n"
 
     @pytest.mark.parametrize("content", ["step,loss\n1,2\n", "something else", f"x,{HEADER}"])
-    def test_a_file_with_other_columns_is_left_alone(self, open_sink, path, content):
+    def test_file_with_unknown_columns_is_refused_and_not_changed(self, open_sink, path, content):
         path.write_text(content)
         with pytest.raises(SinkError, match=r"metrics\.csv has the unknown column"):
             open_sink(path, NAMES)
         assert path.read_text() == content
 
-    def test_rewinding_drops_what_came_after_the_checkpoint(self, open_sink, path):
+    def test_rewind_removes_rows_after_the_checkpoint(self, open_sink, path):
         sink = open_sink(path, NAMES)
         for updates in (10, 20, 30):
             sink.write({"updates": updates})
@@ -131,7 +133,7 @@ class TestCsv:
         assert path.read_text() == HEADER + ",10,,\n,20,,\n,25,,\n"
         assert os.listdir(path.parent) == ["metrics.csv"]
 
-    def test_rewinding_with_nothing_to_drop_leaves_the_file(self, open_sink, path):
+    def test_rewind_without_later_rows_leaves_the_file(self, open_sink, path):
         sink = open_sink(path, NAMES)
         sink.write({"updates": 10})
         before = path.stat().st_ino
@@ -140,11 +142,11 @@ class TestCsv:
         sink.write({"updates": 11})
         assert path.read_text() == HEADER + ",10,,\n,11,,\n"
 
-    def test_a_folder_that_is_not_there(self, open_sink, tmp_path):
+    def test_missing_folder_is_an_error_that_names_the_file(self, open_sink, tmp_path):
         with pytest.raises(SinkError, match=r"cannot write metrics to .*none/m\.csv: No such file"):
             open_sink(tmp_path / "none" / "m.csv")
 
-    def test_a_full_disk_names_the_file(self, open_sink, path):
+    def test_full_disk_is_an_error_that_names_the_file(self, open_sink, path):
         sink = open_sink(path, NAMES)
         sink.close()
         sink._file = open("/dev/full", "w")
@@ -170,7 +172,7 @@ def read_events(directory):
 
 
 class TestTensorBoard:
-    def test_scalars_by_env_steps(self, tmp_path):
+    def test_scalars_are_written_by_env_steps_in_groups(self, tmp_path):
         sink = TensorBoardSink(tmp_path / "tb", COLUMNS)
         row = {
             "env_steps": 640,
@@ -202,8 +204,8 @@ class TestTensorBoard:
         ]
         assert second.wall_time >= first.wall_time > 1e9
 
-    def test_a_row_is_in_the_file_without_waiting_for_the_end(self, tmp_path):
-        # Imports tensorboardX: not at the moment when the sink's thread does.
+    def test_row_is_in_the_event_file_before_close(self, tmp_path):
+        # Import tensorboardX here: not while the thread of the sink imports it.
         assert read_events(tmp_path) == []
         sink = TensorBoardSink(tmp_path, COLUMNS)
         sink.write({"env_steps": 640})
@@ -213,7 +215,7 @@ class TestTensorBoard:
             time.sleep(0.01)
         sink.close()
 
-    def test_a_resumed_run_forgets_what_came_after_the_checkpoint(self, tmp_path):
+    def test_resumed_run_drops_events_after_the_checkpoint(self, tmp_path):
         from tensorboardX.proto.event_pb2 import SessionLog
 
         sink = TensorBoardSink(tmp_path, COLUMNS, resumed_at=640)
@@ -241,18 +243,18 @@ class TestTensorBoard:
         assert done.stdout == "False\nTrue False\n"
         assert len(list((tmp_path / "tb").iterdir())) == 1
 
-    def test_closing_without_rows_makes_nothing(self, tmp_path):
+    def test_close_without_rows_makes_no_file(self, tmp_path):
         TensorBoardSink(tmp_path / "tb", COLUMNS).close()
         assert not (tmp_path / "tb").exists()
 
-    def test_a_failure_names_the_folder(self, tmp_path):
+    def test_failure_names_the_folder(self, tmp_path):
         (tmp_path / "file").write_text("")
         sink = TensorBoardSink(tmp_path / "file", COLUMNS)
         sink.write({"env_steps": 1})
         with pytest.raises(SinkError, match=r"cannot write metrics to .*file: File exists"):
             sink.close()
 
-    def test_a_failure_is_raised_by_a_later_row(self, tmp_path):
+    def test_failure_is_raised_by_a_later_row(self, tmp_path):
         (tmp_path / "file").write_text("")
         sink = TensorBoardSink(tmp_path / "file", COLUMNS)
         sink.write({"env_steps": 1})
@@ -262,14 +264,14 @@ class TestTensorBoard:
 
 
 class TestConsole:
-    def test_one_line_that_can_be_read_back(self):
+    def test_row_is_printed_as_one_line_that_can_be_decoded(self):
         stream = io.StringIO()
         ConsoleSink(stream).write({"updates": 3})
         line, rest = stream.getvalue().split("\n")
         assert rest == ""
         assert progress.decode(line) == {"updates": 3}
 
-    def test_a_reader_that_has_gone(self):
+    def test_closed_console_is_an_error(self):
         read, write = os.pipe()
         os.close(read)
         stream = open(write, "w")
@@ -293,7 +295,7 @@ class Recorder:
 
 
 class TestSinks:
-    def test_each_gets_every_row(self):
+    def test_each_sink_gets_every_row(self):
         sinks = [Recorder(), Recorder()]
         both = Sinks(sinks)
         both.write({"updates": 1})
@@ -301,7 +303,7 @@ class TestSinks:
         assert [s.rows for s in sinks] == [[{"updates": 1}]] * 2
         assert all(s.closed for s in sinks)
 
-    def test_all_are_closed_when_one_fails(self):
+    def test_all_sinks_are_closed_if_one_fails(self):
         sinks = [Recorder(), Recorder(fails=True), Recorder()]
         with pytest.raises(SinkError, match="it fails"):
             Sinks(sinks).close()
