@@ -186,6 +186,8 @@ class Gradients:
         is_answered: A worker goes on only with weights that contain its own gradient, so that the
             policy lag grows with the workers and not with buffers.
         per_update: Gradients in an update.
+        spokes_needed: With fewer workers an update would never be full, since each has one
+            gradient under way.
         in_flight: Buffers of one worker.
     """
 
@@ -195,7 +197,7 @@ class Gradients:
     def __init__(self, config):
         self.config = config
         self.learner_type = resolve(config.algorithm_config["learner"]["type"])
-        self.per_update = config.trainer_params["gradients_per_update"]
+        self.per_update = self.spokes_needed = config.trainer_params["gradients_per_update"]
 
     def acting(self, spec, policy, parts):
         """``(layout of the messages, MindSpore RL's trainer of a worker)``."""

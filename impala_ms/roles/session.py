@@ -59,8 +59,8 @@ class RoleSession(compat.Session):
         return (RoundsHub if rounds else Hub)(
             mailbox,
             self.config.places[0].hub_of,
-            answers=self.work.is_answered,
-            min_actors=every or params["min_actors"],
+            answers=self.work.is_answered and not rounds,
+            min_actors=every or max(params["min_actors"], self.work.spokes_needed),
             start_timeout_s=params["start_timeout_s"],
             heartbeat_s=params["heartbeat_s"],
             restarts=0 if every else params["restart_actors"] * RESTARTS,

@@ -13,10 +13,12 @@ class Unrolls:
     Attributes:
         is_answered: Whether an actor waits for new weights after each unroll.
         per_update: S, unrolls in a batch.
+        spokes_needed: Actors that fill a batch.
         in_flight: Buffers of one actor.
     """
 
     is_answered = False
+    spokes_needed = 1
 
     def __init__(self, config):
         self.config, params = config, config.trainer_params

@@ -89,7 +89,7 @@ class TestKilled:
             run.kill(rank)
         run.until(lambda: "was lost after" in run.log(0))
         steps = run.rows()[-1]["env_steps"]
-        run.until(lambda: all(run.log(rank).count("unrolls of") == 2 for rank in victims))
+        run.until(lambda: all(run.log(rank).count("messages of") == 2 for rank in victims))
         run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
         run.until(lambda: run.rows()[-1]["env_steps"] > steps + 5000)
         now = run.ranks()
@@ -107,7 +107,7 @@ class TestKilled:
     @pytest.mark.parametrize(
         ("rank", "says"),
         [
-            pytest.param(2, "unrolls of", marks=SLOW),
+            pytest.param(2, "messages of", marks=SLOW),
             pytest.param(1, "Evaluating", marks=SLOW),
         ],
         ids=["compiling", "evaluating"],
@@ -168,7 +168,7 @@ class TestKilled:
         run = start(3, *FOR_EVER)
         run.until_training()
         run.kill(2)
-        run.until(lambda: run.log(2).count("unrolls of") == 2)
+        run.until(lambda: run.log(2).count("messages of") == 2)
         killed = time.monotonic()
         run.kill(0)
         assert run.wait() == 1

@@ -30,7 +30,7 @@ def test_while_the_ranks_are_started(start, number, code):
 @one
 def test_while_the_actors_wait_for_the_first_weights(start, number, code):
     run = start(3, *FOR_EVER)
-    run.until(lambda: "unrolls of" in run.log(1))
+    run.until(lambda: "messages of" in run.log(1))
     assert_stopped_before_training(run, number, code)
 
 

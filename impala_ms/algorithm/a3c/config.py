@@ -144,8 +144,20 @@ def check(values):
     """What does not fit together, one line for each problem."""
     return [
         *baseline_without_core(values),
+        *enough_workers(values),
         *one_gradient_of_each_worker(values),
         *no_running_statistics(values),
+    ]
+
+
+def enough_workers(values):
+    """Every worker has one gradient under way: an update of more would never be full."""
+    gradients, workers = values.get("trainer.gradients_per_update"), values.actors
+    if values.get("trainer.synchronous") or (gradients or 1) <= workers:
+        return []
+    return [
+        f"{values.given('trainer.gradients_per_update')}: must be at most {workers}, the number of "
+        "workers, since each waits until its gradient was applied"
     ]
 
 
