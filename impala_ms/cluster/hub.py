@@ -129,7 +129,8 @@ class Hub:
         self._weights_size = 0
         self._capacity = SMALL_BYTES
         self._sent: dict[int, tuple[int, Pending]] = {}  # by rank: version, the send
-        self._accepted: deque[int] = deque()  # ranks whose work is in the store, oldest first
+        # Rank and incarnation of those whose work is in the store, oldest first.
+        self._accepted: deque[tuple[int, int]] = deque()
         self._owed: set[int] = set()  # ranks that must get an answer
         self._stopping = False
         mailbox.register(self, self.roster.members, SMALL_BYTES)
@@ -176,7 +177,9 @@ class Hub:
         self._weights = version, pack_weights(version, flat)
         if self.intake is not None:
             used = min(self.intake.store.unrolls, len(self._accepted))
-            self._owed.update([self._accepted.popleft() for _ in range(used)])
+            for peer, incarnation in [self._accepted.popleft() for _ in range(used)]:
+                if self.roster.members[peer].incarnation == incarnation:  # not replaced since
+                    self._owed.add(peer)
 
     def start(self) -> None:
         """Serve from a thread of its own."""
@@ -280,8 +283,10 @@ class Hub:
             return False
         if self._stopping:
             return True
-        if self.answers:
-            (self._accepted.append if taken.accepted else self._owed.add)(peer)
+        if self.answers and taken.accepted:
+            self._accepted.append((peer, self.roster.members[peer].incarnation))
+        elif self.answers:
+            self._owed.add(peer)
         self.roster.deliver(peer, taken.actor_steps, self._served)
         if taken.problem:
             who = f"rank {peer}" if self.transport.concurrent else "the actor"

@@ -101,13 +101,14 @@ class Leaf(NamedTuple):
         # As an unsigned number, a negative one is larger than all others.
         outside = counted.view(f"u{counted.itemsize}") >= self.size
         if outside.any():
-            env, *element = np.argwhere(outside)[0].tolist()
+            first = tuple(np.argwhere(outside)[0].tolist())
+            env, *element = first
             least = int(np.broadcast_to(self.start, self.shape)[tuple(element)])
             most = least + int(np.broadcast_to(self.size, self.shape)[tuple(element)]) - 1
             field = f" for {self.path!r}" if self.path else ""
             where = f" at {element}" if self.shape else ""
             raise OutsideSpaceError(
-                f"the environment returned {values[(env, *element)]}{field}{where} in an "
+                f"the environment returned {values[first]}{field}{where} in an "
                 f"observation, but the observation space allows {least} to {most}",
                 env,
             )

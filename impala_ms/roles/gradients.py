@@ -188,7 +188,7 @@ class Gradients:
             policy lag grows with the workers and not with buffers.
         per_update: Gradients in an update.
         in_flight: Buffers of one worker.
-        needed: Workers without which no update could be made.
+        needed: With fewer workers an update would never be full: each has one gradient under way.
     """
 
     name = "gradients"

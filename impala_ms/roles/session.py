@@ -59,7 +59,7 @@ class RoleSession(compat.Session):
         return (RoundsHub if rounds else Hub)(
             mailbox,
             self.config.places[0].hub_of,
-            answers=self.work.is_answered,
+            answers=self.work.is_answered and not rounds,
             min_actors=every or max(params["min_actors"], self.work.needed),
             start_timeout_s=params["start_timeout_s"],
             heartbeat_s=params["heartbeat_s"],

@@ -462,11 +462,53 @@ class TestAnswers:
         group.pump()
         group.hub.roster.members[2].replace_at = 0.0
         group.pump()
-        again = group.spokes[2] = group.spoke(group.spokes[2].transport)
+        self.begin_again(group, 2)
+        assert self.answered(group) == {2: 4}
+
+    def begin_again(self, group, rank):
+        """A new process has taken the place of a lost one."""
+        again = group.spokes[rank] = group.spoke(group.spokes[rank].transport)
         again.hello(SPACES)
         group.begin_spoke(again)
         group.pump()
-        assert self.answered(group) == {2: 4}
+
+    def test_a_new_process_gets_no_answer_to_work_of_the_one_before(self):
+        group = self.group(restarts=1)
+        group.send_unroll(2)
+        group.pump()
+        group.dead(2)
+        group.pump()
+        group.hub.roster.members[2].replace_at = 0.0
+        group.pump()
+        self.begin_again(group, 2)
+        assert self.answered(group) == {2: 0}
+        self.use(group, 1)
+        assert self.answered(group) == {}
+        group.send_unroll(2)
+        group.pump()
+        self.use(group, 2)
+        assert self.answered(group) == {2: 2}
+
+    @pytest.mark.parametrize(
+        ("workers", "in_update", "mean"), [(2, 1, 1), (3, 1, 2), (7, 1, 6), (2, 2, 0), (6, 2, 2)]
+    )
+    def test_lag_goes_by_the_number_of_workers_however_fast_each_is(self, workers, in_update, mean):
+        """Work waits in no buffer; how fast each is differs by ten times here."""
+        group = Group(actors=workers, unrolls=in_update, answers=True).begin(in_flight=1)
+        group.publish(0)
+        rng, lags, has, version = np.random.default_rng(4), [], {}, 0
+        chance = np.geomspace(0.05, 0.5, workers)
+        for _ in range(3000):
+            has |= self.answered(group)
+            for rank in [rank for rank in has if rng.random() < chance[rank - 1]]:
+                group.send_unroll(rank, version=has.pop(rank))
+            if (batch := group.hub.take(0.0)) is not None:
+                lags += (version - batch["behaviour_version"]).tolist()
+                group.batches.give_back(batch)
+                version += 1
+                group.publish(version)
+        assert version > 100
+        assert np.mean(lags) == pytest.approx(mean, rel=0.05)
 
     def test_turn_waits_for_the_answer(self):
         group = self.group(actors=1)

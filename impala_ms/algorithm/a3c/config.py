@@ -152,13 +152,13 @@ def check(values):
 
 
 def enough_workers(values):
-    """Each worker has one gradient under way."""
+    """Every worker has one gradient under way: an update of more would never be full."""
     gradients, workers = values.get("trainer.gradients_per_update"), values.actors
-    if not gradients or gradients <= workers:
+    if values.get("trainer.synchronous") or (gradients or 1) <= workers:
         return []
     return [
-        f"{values.given('trainer.gradients_per_update')}: {count(workers, 'worker')} have "
-        f"{workers} under way: give {workers} or fewer, or N = {gradients + 1}"
+        f"{values.given('trainer.gradients_per_update')}: must be at most {workers}, the number of "
+        "workers, since each waits until its gradient was applied"
     ]
 
 
