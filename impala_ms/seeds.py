@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-EVALUATION = 1 << 24  # environments of evaluations
+EVALUATION = 1 << 24  # episodes of evaluations
 ACTIONS = 1 << 25  # what an actor samples
 REPLAY = 1 << 26  # what is learned from again
+SNAPSHOTS = 1 << 27  # episodes of snapshots
 
 
 def of_actions(seed: int, epoch: int, number: int, incarnation: int) -> tuple[int, ...]:

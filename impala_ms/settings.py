@@ -380,6 +380,14 @@ FILES = {
         ">= 1",
         "So many of the newest checkpoints are kept, beside the best.",
     ),
+    "snapshot_interval_s": Setting(
+        0.0,
+        "float",
+        "s",
+        ">= 0",
+        "The weights are also saved every so many seconds, and at the end, in `snapshots`, to be "
+        "played after the run by `evaluate --snapshots`. All are kept. 0 saves none.",
+    ),
     "tensorboard": Setting(True, "bool", "", "", "If true, TensorBoard events are written."),
     "run_dir": Setting(
         None,

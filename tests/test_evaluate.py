@@ -1,10 +1,8 @@
 """``impala_ms.evaluate`` without a network: how it fails, and what it shows meanwhile."""
 
 import io
-from dataclasses import dataclass
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from impala_ms import evaluate
@@ -12,80 +10,37 @@ from impala_ms.config import ConfigError
 from impala_ms.envs.errors import MakeError
 
 
-class Environments:
-    """In each step the episodes of the environments that ``ends`` names next have ended."""
-
-    def __init__(self, num_envs, ends):
-        self.num_envs, self.closed = num_envs, False
-        self._ends = iter(ends)
-
-    def step(self, action):
-        self.finished = (np.array(next(self._ends), np.int64), None, None)
-        return action
-
-    def close(self):
-        self.closed = True
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
-@dataclass(frozen=True)
-class Settings:
-    algorithm_config: dict
-
-
-def shown(stream):
-    """The texts that were written one over the other."""
-    return [text.strip("\r") for text in stream.getvalue().split("\r\x1b[K")[1:]]
-
-
-class TestWatched:
-    @pytest.fixture
-    def now(self):
-        return SimpleNamespace(s=100.0)
-
-    def play(self, now, episodes, ends, seconds):
-        """Play with two environments, each step taking so many seconds."""
-        stream = io.StringIO()
-        inner = Environments(2, ends)
-        watched = evaluate.Watched(inner, episodes, stream, clock=lambda: now.s)
-        for step in range(len(ends)):
+class TestShown:
+    def show(self, counts, seconds, stream=None):
+        """Texts written one over the other while so many have ended, every so many seconds."""
+        now = SimpleNamespace(s=100.0)
+        stream = stream or Terminal()
+        shown = evaluate.Shown("{} of 5 episodes", stream, clock=lambda: now.s)
+        for count in counts:
             now.s += seconds
-            assert watched.step(step) == step
-        return watched, inner, stream
+            shown.ended(count)
+        shown.clear()
+        return [text.strip("\r") for text in stream.getvalue().split("\r\x1b[K")[1:]]
 
-    def test_nothing_is_shown_of_a_short_evaluation(self, now):
-        watched, inner, stream = self.play(now, 3, [[0], [1], [0]], seconds=0.6)
-        assert stream.getvalue() == ""
-        watched.close()
-        assert inner.closed
+    def test_nothing_is_shown_of_a_short_evaluation(self):
+        assert self.show([1, 2, 3], seconds=0.6) == [""]
 
-    def test_long_evaluation_shows_how_many_episodes_have_ended(self, now):
-        watched, _, stream = self.play(now, 5, [[], [0, 1], [1], []], seconds=1.0)
-        assert shown(stream) == ["2 of 5 episodes", "3 of 5 episodes", "3 of 5 episodes"]
-        watched.close()
-        assert shown(stream)[-1] == ""
+    def test_long_evaluation_shows_how_many_episodes_have_ended(self):
+        said = self.show([0, 2, 3, 3], seconds=1.0)
+        assert said == [*(f"{n} of 5 episodes" for n in (2, 3, 3)), ""]
 
-    def test_environment_that_has_played_its_share_counts_no_more(self, now):
-        _, _, stream = self.play(now, 3, [[1], [1], [0], [1]], seconds=2.0)
-        assert shown(stream) == [f"{n} of 3 episodes" for n in (1, 1, 2, 2)]
+    def test_line_is_written_five_times_a_second_at_most(self):
+        assert 4 <= len(self.show([0] * 30, seconds=0.1)) <= 7  # in the third second
 
-    def test_line_is_written_five_times_a_second_at_most(self, now):
-        _, _, stream = self.play(now, 5, [[]] * 30, seconds=0.1)
-        assert 3 <= len(shown(stream)) <= 6  # in the third second
-
-    def test_other_attributes_are_those_of_the_environments(self, now):
-        watched, _, _ = self.play(now, 3, [[1]], seconds=0.1)
-        assert watched.num_envs == 2
-        assert watched.finished[0].tolist() == [1]
-
-    def test_configuration_gives_environments_that_are_watched(self):
-        part = {"type": lambda id, num_envs: Environments(num_envs, [id]), "params": {}}
-        config = Settings({"eval_environment": part, "actor": {}})
-        changed = evaluate.watched(config, 4).algorithm_config
-        environment = changed["eval_environment"]["type"]("x", num_envs=3)
-        assert isinstance(environment, evaluate.Watched)
-        assert environment.num_envs == 3
-        assert changed["actor"] is config.algorithm_config["actor"]
-        assert config.algorithm_config["eval_environment"] is part
+    def test_nothing_is_written_where_there_is_no_terminal(self, monkeypatch):
+        assert self.show([1, 2], seconds=5.0, stream=io.StringIO()) == []
+        monkeypatch.setenv("TERM", "dumb")
+        assert self.show([1, 2], seconds=5.0) == []
 
 
 class TestFail:
@@ -118,6 +73,14 @@ class TestFail:
     [
         (["run", "--episodes", "0"], "--episodes is 1 or more, not 0"),
         (["run", "--greeedy"], "unrecognized arguments: --greeedy"),
+        (
+            ["run", "--snapshots", "--json"],
+            "--json is for one checkpoint, not for --snapshots: leave it out",
+        ),
+        (
+            ["run", "--snapshots", "--checkpoint", "best"],
+            "--checkpoint is for one checkpoint, not for --snapshots: leave it out",
+        ),
         ([], "the following arguments are required: run_dir"),
     ],
 )

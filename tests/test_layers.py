@@ -51,6 +51,7 @@ ALLOWED = {
     "imports": (set(), set()),
     "logs": (set(), set()),
     "seeds": ({"numpy"}, set()),
+    "snapshots": ({"numpy"}, {"errors"}),
     "spaces": ({"numpy"}, set()),
     "frames": ({"numpy"}, set()),
     "trajectory": ({"numpy"}, set()),
@@ -72,7 +73,7 @@ ALLOWED = {
     "roles": (
         {"mindspore", "numpy"},
         {*BASE, "agents", "checkpoint", "cluster", "compat", "device", "envs", "lean", "metrics"}
-        | {"algorithms", "classes", "replay", "run_dir"},
+        | {"algorithms", "classes", "replay", "run_dir", "snapshots"},
     ),
     "process": (
         set(),
@@ -91,11 +92,11 @@ ALLOWED = {
     "train": (set(), {"process"}),
     "evaluate": (
         set(),
-        {"agents", "checkpoint", "config", "device", "errors", "metrics"},
+        {"agents", "checkpoint", "config", "device", "errors", "metrics", "seeds", "snapshots"},
     ),
     "comparison": (
         {"matplotlib", "numpy"},
-        {"algorithms", "config", "errors", "launch", "metrics", "run_dir"},
+        {"algorithms", "config", "errors", "launch", "metrics", "run_dir", "snapshots"},
     ),
     "compare": (set(), {"comparison", "metrics"}),
     "curves": (set(), {"comparison", "metrics"}),

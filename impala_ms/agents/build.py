@@ -148,7 +148,9 @@ def make_environment(config, kind, num_envs, seeds):
     return make(params.pop("id"), num_envs=num_envs, seeds=seeds, **params)
 
 
-def evaluate_policy(config, actor, *, episodes, greedy, stop=None):
+def evaluate_policy(
+    config, actor, *, episodes, greedy, stop=None, ended=None, number=seeds.EVALUATION
+):
     """Play evaluation episodes: equal weights, episodes and seed give equal returns.
 
     Args:
@@ -157,18 +159,26 @@ def evaluate_policy(config, actor, *, episodes, greedy, stop=None):
         episodes: Number of episodes.
         greedy: Whether to take the most likely action instead of a sample.
         stop: None, or a function that ends it early by returning True.
+        ended: None, or a function that is told after each step how many episodes have ended.
+        number: Whose random numbers it uses, of ``seeds``.
 
     Returns:
         ``[episodes]`` float64 raw returns, or None if stopped early.
     """
     envs, seed = min(config.eval_env_params["num_envs"], episodes), config.trainer_params["seed"]
     environment = make_environment(
-        config, "eval", envs, seeds.episode_seeds(seed, 0, seeds.EVALUATION, 0, envs)
+        config, "eval", envs, seeds.episode_seeds(seed, 0, number, 0, envs)
     )
     try:
-        limit = config.trainer_params["eval_max_steps"]
         return evaluate(
-            actor, environment, episodes, greedy=greedy, seed=seed, max_steps=limit, stop=stop
+            actor,
+            environment,
+            episodes,
+            greedy=greedy,
+            seed=seeds.of_actions(seed, 0, number, 0),
+            max_steps=config.trainer_params["eval_max_steps"],
+            stop=stop,
+            ended=ended,
         )
     finally:
         environment.close()

@@ -13,7 +13,9 @@ from impala_ms.agents.actor import Stream
 logger = logging.getLogger(__name__)
 
 
-def evaluate(actor, environment, episodes, *, greedy, seed, max_steps=math.inf, stop=None):
+def evaluate(
+    actor, environment, episodes, *, greedy, seed, max_steps=math.inf, stop=None, ended=None
+):
     """Play whole episodes with the actor's current weights.
 
     Every environment plays its share of the episodes, so that long ones count as much as short
@@ -30,6 +32,7 @@ def evaluate(actor, environment, episodes, *, greedy, seed, max_steps=math.inf, 
         seed: Of the actions' random numbers.
         max_steps: Of one episode, where the environment has no time limit.
         stop: None, or a function that ends the evaluation early by returning True.
+        ended: None, or a function that is told after each step how many episodes have ended.
 
     Returns:
         ``[episodes]`` float64 raw returns, fewer if some were cut off, or None if stopped early.
@@ -57,6 +60,8 @@ def evaluate(actor, environment, episodes, *, greedy, seed, max_steps=math.inf, 
             for env in np.flatnonzero((lengths >= limit) & (quota > 0)):
                 quota[env], cut = 0, cut + 1
                 returns[env].append(so_far[env])
+            if ended is not None:
+                ended(sum(map(len, returns)))
     finally:
         actor.rng = rng
     if cut:

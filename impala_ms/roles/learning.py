@@ -49,7 +49,7 @@ class Learning:
             while not self.finished():
                 self.turn()
         finally:
-            self.records.save()
+            self.records.end()
 
     def finished(self):
         """Whether the steps are reached or the user has said to stop."""

@@ -1,13 +1,13 @@
 """What is kept of a run while it learns: rows of metrics, checkpoints, the best evaluation.
 
 Input: the counts of ``metrics/recorder`` and of the hub's intake. Output: ``metrics.csv`` and the
-other sinks, files in ``checkpoints``, the progress line.
+other sinks, files in ``checkpoints`` and ``snapshots``, the progress line.
 """
 
 import logging
 import time
 
-from impala_ms import checkpoint
+from impala_ms import checkpoint, snapshots
 from impala_ms.metrics import progress
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ class Records:
         self.learner, self.hub, self.job = parts.learner, parts.hub, parts.job
         self.recorder, self.best_return = parts.recorder, parts.best_return
         self.logged_s = self.saved_s = self.took_s = self.shown_s = time.monotonic()
+        self.snapshot_s = self.saved_s
         self.dropped = 0  # of the intake's count, already in the recorder's
         self.works_dropped = 0  # of the intake's count, already in a row
         self.before = self.recorder.env_steps + self.recorder.env_steps_dropped  # a resumed run
@@ -45,6 +46,9 @@ class Records:
             self.write_row(now)
         if now - self.saved_s >= self.params["checkpoint_interval_s"]:
             self.save()
+        every_s = self.params["snapshot_interval_s"]
+        if every_s and now - self.snapshot_s >= every_s:
+            self.save_snapshot()
 
     def take_evaluation(self, version, flat, returns):
         """Log an evaluation, and keep its weights if it is the best so far."""
@@ -89,6 +93,12 @@ class Records:
             row["policy_lag_mean"] or 0.0,
         )
 
+    def end(self):
+        """At the end of training: a checkpoint, and a snapshot if there are any."""
+        self.save()
+        if self.params["snapshot_interval_s"]:
+            self.save_snapshot()
+
     def save(self):
         """Write a checkpoint, unless there is one of this update, and delete those too old."""
         self.saved_s = time.monotonic()
@@ -101,6 +111,15 @@ class Records:
         self.saved = checkpoint.save(self.job.checkpoints, name, parameters, state)
         self.saved_updates = self.recorder.updates
         checkpoint.prune(self.job.checkpoints, self.params["checkpoints_kept"])
+
+    def save_snapshot(self):
+        """Write the weights alone, for an evaluation after the run."""
+        self.snapshot_s = time.monotonic()
+        recorder = self.recorder
+        taken = snapshots.Taken(
+            round(self.job.wall_time_s(), 3), recorder.env_steps, recorder.updates
+        )
+        snapshots.save(self.job.run_dir, self.learner.weights.read(), taken)
 
     def state(self):
         """What a checkpoint holds beside parameters."""

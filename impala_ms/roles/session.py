@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from impala_ms import algorithms, checkpoint, compat, device, seeds
+from impala_ms import algorithms, checkpoint, compat, device, seeds, snapshots
 from impala_ms.agents import build, choices
 from impala_ms.classes import resolve
 from impala_ms.cluster.hub import Hub, Intake
@@ -207,12 +207,13 @@ class RoleSession(compat.Session):
         return {}
 
     def make_sinks(self, recorder, learner):
-        """Where rows go; rows of updates that are made again after a resume are dropped."""
+        """Where rows go; rows and snapshots of updates that a resume makes again are dropped."""
         folder = self.job.run_dir
         columns = together(self.algorithm.columns, learner.columns)
         table = CsvSink(folder / "metrics.csv", columns)
         if self.config.resume:
             table.rewind_to(recorder.updates)
+            snapshots.rewind_to(folder, recorder.updates)
         sinks = [table, ConsoleSink(self.job.console)]
         if self.params["tensorboard"]:
             resumed_at = recorder.env_steps if self.config.resume else None

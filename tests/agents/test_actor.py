@@ -277,18 +277,27 @@ class TestEvaluate:
         np.testing.assert_array_equal(returns[0], returns[1])
         assert (returns[0] != returns[2]).any()
 
+    def test_it_is_told_after_each_step_how_many_episodes_have_ended(self):
+        actor, told = make_actor(None), []
+        actor.set_weights(0, weights())
+        environment = counting(lengths=(2, 11), envs=2)  # episodes of 2, 11, … and 11, 2, … steps
+        evaluate(actor, environment, 3, greedy=True, seed=0, ended=told.append)
+        ends = [told.count(n) for n in range(4)]
+        assert told == sorted(told)
+        assert ends[3] == 1  # the last step
+        assert (ends[0], sum(ends)) == (1, 14)
+
     def test_greedy_does_not_depend_on_the_seed_and_is_not_a_sample(self, balancer):
         greedy = [self.cartpole(balancer, seed, greedy=True) for seed in (1, 2)]
         np.testing.assert_array_equal(*greedy)
         assert greedy[0].mean() > 2 * self.cartpole(balancer, 1).mean()
 
-    def test_evaluation_and_every_rank_have_environments_and_actions_of_their_own(self):
-        of_environments = [
-            episode_seeds(1, 0, rank, 0, 8) for rank in (0, 1, 2, 99, seeds.EVALUATION)
-        ]
-        assert len(set(np.ravel(of_environments))) == 5 * 8
-        actions = [seeds.of_actions(1, 0, rank, 0) for rank in (0, 1, 2, 99)] + [1]
-        assert len({np.random.default_rng(seed).random() for seed in actions}) == 5
+    def test_evaluations_and_every_rank_have_environments_and_actions_of_their_own(self):
+        numbers = 0, 1, 2, 99, seeds.EVALUATION, seeds.SNAPSHOTS
+        of_environments = [episode_seeds(1, 0, number, 0, 8) for number in numbers]
+        assert len(set(np.ravel(of_environments))) == 6 * 8
+        actions = [seeds.of_actions(1, 0, number, 0) for number in numbers]
+        assert len({np.random.default_rng(seed).random() for seed in actions}) == 6
 
     def test_training_goes_on_as_if_there_had_been_no_evaluation(self):
         streams = []

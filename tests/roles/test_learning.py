@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from impala_ms import snapshots
 from impala_ms.metrics import progress
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.roles.learning import Learning
@@ -113,6 +114,67 @@ class TestCounting:
             15,
             30 + 10 + 5,
         )
+
+
+class TestSnapshots:
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        now = SimpleNamespace(s=100.0)
+        monkeypatch.setattr("time.monotonic", lambda: now.s)
+        return now
+
+    @staticmethod
+    def records(folder, clock, every_s):
+        records = TestCounting.records()
+        records.params |= {
+            "log_interval_s": 1e9,
+            "checkpoint_interval_s": 1e9,
+            "snapshot_interval_s": every_s,
+        }
+        records.last_row = {"updates": 1}  # the first row is behind it
+        records.hub.evaluations = records.hub.intake.episodes = ()
+        records.save = lambda: None
+        records.job.run_dir, records.job.wall_time_s = folder, lambda: clock.s - 90.00049
+        read = lambda: np.float32([records.recorder.updates, 0.5])  # noqa: E731
+        records.learner = SimpleNamespace(weights=SimpleNamespace(read=read))
+        return records
+
+    def updates(self, records, clock, number, seconds):
+        for _ in range(number):
+            clock.s += seconds
+            records.recorder.updates += 1
+            records.recorder.env_steps += 40
+            records.keep(finished=False)
+
+    def test_weights_are_saved_as_they_are_every_so_many_seconds_and_at_the_end(
+        self, tmp_path, clock
+    ):
+        records = self.records(tmp_path, clock, every_s=2.0)
+        self.updates(records, clock, 15, seconds=0.5)
+        records.end()
+        found = [snapshots.load(path) for path in snapshots.listing(tmp_path)]
+        assert [taken for _, taken in found] == [
+            (12.0, 160, 4),
+            (14.0, 320, 8),
+            (16.0, 480, 12),
+            (17.5, 600, 15),
+        ]
+        for flat, taken in found:
+            assert flat.tolist() == [taken.updates, 0.5]
+
+    def test_end_right_after_a_snapshot_adds_none(self, tmp_path, clock):
+        records = self.records(tmp_path, clock, every_s=2.0)
+        self.updates(records, clock, 4, seconds=0.5)
+        clock.s += 1.0
+        records.end()
+        (path,) = snapshots.listing(tmp_path)
+        assert snapshots.load(path)[1].wall_time_s == 12.0
+
+    def test_interval_of_0_saves_none(self, tmp_path, clock):
+        records = self.records(tmp_path, clock, every_s=0.0)
+        self.updates(records, clock, 15, seconds=0.5)
+        records.end()
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestWaiting:

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from impala_ms import checkpoint
+from impala_ms import checkpoint, snapshots
 from tests.runs.run import FOR_EVER
 
 EPISODES = 5
@@ -84,7 +84,9 @@ def test_ctrl_c_in_an_evaluation_without_end_leaves_a_checkpoint(start, ranks):
 
 @pytest.fixture(scope="module")
 def copy(start_for_all, tmp_path_factory):
-    run = start_for_all(1, "--total_env_steps", "2000", name="short")
+    run = start_for_all(
+        1, "--total_env_steps", "2000", "--snapshot_interval_s", "0.001", name="short"
+    )
     assert run.wait() == 0, run.lines
     return shutil.copytree(run.run_dir, tmp_path_factory.mktemp("copy") / "run")
 
@@ -94,6 +96,19 @@ class TestEvaluate:
         done = evaluate(copy, "--episodes", 4)
         assert done.returncode == 0, done.stderr
         assert re.search(r"^return \d.*standard error of 4 sampled episodes", done.stdout)
+
+    def test_json_has_the_returns_and_what_they_are_of(self, copy):
+        done = evaluate(copy, "--episodes", 4, "--greedy", "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        returns = found.pop("returns")
+        assert found == {
+            "episodes": 4,
+            "greedy": True,
+            "return_mean": np.mean(returns),
+            "return_stderr": pytest.approx(np.std(returns, ddof=1) / 2),
+            "checkpoint": str(checkpoint.listing(copy / "checkpoints")[0]),
+        }
 
     def test_folder_without_a_run_is_refused(self, tmp_path):
         done = evaluate(tmp_path / "nothing")
@@ -152,3 +167,50 @@ class TestEvaluate:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
         assert done.returncode == code
         assert "Traceback" not in done.stderr
+
+
+class TestSnapshots:
+    @pytest.fixture
+    def few(self, copy, tmp_path):
+        """The run with its first and its last snapshot."""
+        folder = shutil.copytree(copy, tmp_path / "few")
+        for path in snapshots.listing(folder)[1:-1]:
+            path.unlink()
+        return folder
+
+    def test_each_plays_the_same_episodes_once(self, few):
+        first, last = snapshots.listing(few)
+        assert snapshots.updates_of(first) == 1  # by the first update the interval is over
+        flat, taken = snapshots.load(last)
+        _, state = checkpoint.load(checkpoint.listing(few / "checkpoints")[0])
+        assert taken[1:] == (state["totals"]["env_steps"], state["totals"]["updates"])
+        snapshots.save(few, flat, snapshots.Taken(9.0, 9, taken.updates + 1))  # the same weights
+        done = evaluate(few, "--snapshots", "--greedy", "--episodes", 3)
+        assert done.returncode == 0, done.stderr
+        rows = snapshots.read_table(few, True)
+        assert [row.updates for row in rows] == [1, taken.updates, taken.updates + 1]
+        assert {row.episodes for row in rows} == {3}
+        assert rows[1][3:] == rows[2][3:]
+        assert rows[0][3:] != rows[1][3:]
+        assert done.stdout == (
+            "3 of 3 snapshots played, 3 greedy episodes each; the last returned "
+            f"{rows[2].return_mean:.2f}: {few}/snapshots/greedy.csv\n"
+        )
+        # One more, while those that were played need not be there to be known.
+        first.write_bytes(b"")
+        snapshots.save(few, flat, snapshots.Taken(9.5, 10, taken.updates + 2))
+        done = evaluate(few, "--snapshots", "--greedy", "--episodes", 3)
+        assert done.stdout.startswith("1 of 4 snapshots played, "), done.stderr
+        assert snapshots.read_table(few, True)[:3] == rows
+
+    def test_weights_of_another_network_are_refused(self, few):
+        snapshots.save(few, np.zeros(3, np.float32), snapshots.Taken(0.0, 0, 0))
+        done = evaluate(few, "--snapshots", "--episodes", 1)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+        assert "update_000000000.npz is of another network: the network has " in done.stderr
+
+    def test_run_without_snapshots_says_how_to_get_them(self, few):
+        shutil.rmtree(few / "snapshots")
+        done = evaluate(few, "--snapshots")
+        says = f"{few} has no snapshots: training saves them with --snapshot_interval_s 2\n"
+        assert (done.returncode, done.stderr) == (1, says)

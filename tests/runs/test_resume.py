@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from impala_ms import checkpoint
+from impala_ms import checkpoint, snapshots
 from impala_ms.metrics.sinks import read_rows
 from tests.runs.run import FOR_EVER, PATIENCE_S
 
@@ -30,7 +30,7 @@ def finished(start_for_all):
             "null",
         ],
         *["--set", f"trainer.type={OWN}:recording_trainer", "--log_interval_s", "0.05"],
-        *["--checkpoint_interval_s", "0.05"],
+        *["--checkpoint_interval_s", "0.05", "--snapshot_interval_s", "0.05"],
     )
     assert run.wait() == 0, run.lines
     return run
@@ -47,6 +47,7 @@ def resumed(finished, start_for_all):
     """The run again, with twice the steps."""
     folder = finished.folder / "resumed"
     shutil.copytree(finished.run_dir, folder)
+    folder.joinpath("snapshots", "update_000099999.npz").touch()  # later than the checkpoint
     run = start_for_all(
         RANKS, "--resume", "resumed", "--total_env_steps", 2 * STEPS, name="resumed"
     )
@@ -81,6 +82,15 @@ class TestResumed:
         assert rows[len(before)]["updates"] == before[-1]["updates"] + 1
         assert rows[-1]["env_steps"] >= 2 * STEPS
 
+    def test_snapshots_go_on_without_those_after_the_checkpoint(self, finished, resumed):
+        before, now = (snapshots.listing(run.run_dir) for run in (finished, resumed))
+        assert 1 < len(before) < len(now)
+        assert [path.name for path in now[: len(before)]] == [path.name for path in before]
+        taken = [snapshots.load(path)[1] for path in now]
+        assert taken == sorted(taken)
+        assert [one.updates for one in taken] == list(map(snapshots.updates_of, now))
+        assert taken[-1].updates == resumed.json("status.json")["updates"] < 99999
+
     def test_the_rate_does_not_count_what_was_before(self, finished, resumed):
         first = resumed.rows()[len(finished.rows())]
         steps = first["env_steps"] - finished.rows()[-1]["env_steps"]
@@ -108,6 +118,7 @@ def test_a_finished_run_has_nothing_to_do(finished, copy, start):
     assert run.wait() == 0, run.lines
     assert run.rows() == finished.rows()
     assert run.checkpoints() == finished.checkpoints()
+    assert len(snapshots.listing(run.run_dir)) == len(snapshots.listing(finished.run_dir))
     assert run.json("status.json")["updates"] == finished.json("status.json")["updates"]
     assert "learner step compiled" not in run.log(0).partition("resumed from")[2]
     assert "--total_env_steps gives more" in run.line("nothing is left to do")
