@@ -19,7 +19,7 @@ case ${1-} in
 esac
 number='^0*[1-9][0-9]*$'
 # Nothing is installed for a command that only prints help or a complaint.
-if [[ " $* " == *" --help "* || " $* " == *" -h "* ]] ||
+if [[ " $* " == *" --help"[\ =]* || " $* " == *" -h "* ]] ||
     [[ $command == train && ! ${1-} =~ $number && ! ${2-} =~ $number ]]; then
     find_python
 else

@@ -156,7 +156,7 @@ def about_host(file: str) -> dict[str, Any]:
     """What must be the same on all hosts, and whether this host sees a file."""
     code = hashlib.sha256()
     folder = Path(__file__).parent
-    for path in sorted([*folder.rglob("*.py"), *folder.rglob("*.c")]):
+    for path in sorted(path for ending in ("py", "c", "h") for path in folder.rglob(f"*.{ending}")):
         code.update(path.read_bytes())
     found: dict[str, Any] = {"host": socket.gethostname(), "sees": Path(file).exists()}
     for name in COMPARED[1:-1]:

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala_ms import algorithms, config
+from impala_ms.command_line import last, read_options
 from impala_ms.conclusion import command, conclusion, nothing_left, shown
 from impala_ms.envs import ids
 from impala_ms.envs.errors import MakeError
 from impala_ms.errors import ConfigError
+from impala_ms.help_text import help_text
 from impala_ms.job import Job
 from impala_ms.metrics import progress
-from impala_ms.mpirun import check_room, notices, rank_command, take_hostfile, take_option
+from impala_ms.mpirun import check_room, notices, rank_command, take_hostfile
 from impala_ms.run_dir import prepare_run_dir
 
 PACKAGE = Path(__file__).resolve().parent
@@ -40,6 +42,7 @@ Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]
 
 Ctrl-C stops the run with a last checkpoint; a second Ctrl-C stops it at once.
 """
+HELP = {"-h", "--help", "--help=all"}
 
 
 class Order(NamedTuple):
@@ -64,7 +67,7 @@ class Order(NamedTuple):
 
 def main(argv: Sequence[str]) -> int:
     """Run ``[SCRIPT] N [options]``; returns the exit code, 2 if it could not be started."""
-    if "--help" in argv or "-h" in argv:
+    if not HELP.isdisjoint(argv):
         return show_help(argv)
     if not argv:
         sys.stderr.write(USAGE + "\n--help lists the options.\n")
@@ -130,11 +133,15 @@ def once_more(order: Order) -> list[str]:
 
 def show_help(argv: Sequence[str]) -> int:
     """Print how to start a run, and the options of the algorithm that would be taken."""
-    sys.stdout.write(USAGE + "\n")
     algorithm = None
     with contextlib.suppress(ConfigError):  # a script that is not there
         algorithm = algorithm_of(find_script(*split_script(argv)))
-    config.load(algorithm, argv, None)  # prints them and exits
+    try:
+        text = help_text(algorithm, argv)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(f"{USAGE}\n{text}")
     return 0
 
 
@@ -159,7 +166,7 @@ def find_script(name: str | None, words: Sequence[str]) -> Path:
     own = PACKAGE / "train.py"
     if name is None:
         return own
-    examples = EXAMPLES / (take_option("--algorithm", words)[0] or algorithms.DEFAULT)
+    examples = EXAMPLES / (last(read_options(words), "algorithm") or algorithms.DEFAULT)
     for path in (Path(name), examples / name):
         if path.is_file():
             return path.resolve()

@@ -65,7 +65,13 @@ def take_hostfile(options: Sequence[str]) -> tuple[Path | None, list[str]]:
     Raises:
         ConfigError: If there is no such file.
     """
-    name, others = take_option("--hostfile", options)
+    name, others, words = None, [], iter(options)
+    for word in words:
+        option, equals, text = word.partition("=")
+        if option == "--hostfile":
+            name = text if equals else next(words, "")
+        else:
+            others.append(word)
     if name is None:
         return None, others
     file = Path(name).absolute()
@@ -75,18 +81,6 @@ def take_hostfile(options: Sequence[str]) -> tuple[Path | None, list[str]]:
             "node1 slots=4"
         )
     return file, others
-
-
-def take_option(option: str, options: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The last value given as ``OPTION VALUE`` or ``OPTION=VALUE``, or None; and the others."""
-    value, others, words = None, [], iter(options)
-    for word in words:
-        name, equals, text = word.partition("=")
-        if name == option:
-            value = text if equals else next(words, "")
-        else:
-            others.append(word)
-    return value, others
 
 
 def rank_command(script: Path, ranks: int, hostfile: Path | None = None) -> list[str]:

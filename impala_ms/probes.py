@@ -61,14 +61,14 @@ def convolution():
 
 def kernels():
     """Print the path of the compiled kernels."""
-    from impala_ms.nets import native
+    from impala_ms.nets.kernels import build
 
-    command = native.wanted_compiler()
+    command = build.wanted_compiler()
     if not command:
         sys.exit("IMPALA_MS_CC is empty, which asks for none")
     try:
-        say(native.load(command))
-    except native.NoKernels as error:
+        say(build.load(command))
+    except build.NoKernels as error:
         sys.exit(str(error))
 
 

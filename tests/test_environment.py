@@ -158,6 +158,7 @@ class TestFreshClone:
             [],
             ["--help"],
             ["train.py", "--help"],
+            ["train.py", "4", "--help=all"],
             ["train.py", "0"],
             ["train.py", "x"],
             ["train.py"],

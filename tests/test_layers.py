@@ -86,13 +86,14 @@ ALLOWED = {
     "conclusion": (set(), {"config", "job", "mpirun", "run_dir"}),
     "launch": (
         set(),
-        {"algorithms", "conclusion", "config", "envs", "errors", "job", "metrics", "mpirun"}
-        | {"run_dir"},
+        {"algorithms", "command_line", "conclusion", "config", "envs", "errors", "help_text"}
+        | {"job", "metrics", "mpirun", "run_dir"},
     ),
     "train": (set(), {"process"}),
     "evaluate": (
         set(),
-        {"agents", "checkpoint", "config", "device", "errors", "metrics", "seeds", "snapshots"},
+        {"agents", "checkpoint", "classes", "config", "device", "errors", "metrics", "seeds"}
+        | {"snapshots"},
     ),
     "comparison": (
         {"matplotlib", "numpy"},

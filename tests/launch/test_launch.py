@@ -160,12 +160,17 @@ class TestCommandLine:
         assert done.returncode == 2
         assert "Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]" in done.stderr
 
-    @pytest.mark.parametrize("argv", [["--help"], ["train.py", "--help"], ["train.py", "2", "-h"]])
+    @pytest.mark.parametrize("argv", [["--help"], ["train.py", "--help=all"], ["3", "-h"]])
     def test_help_lists_usage_and_options(self, argv):
         done = self.run(*argv)
         assert done.returncode == 0
         assert "Usage: bash start_standalone.sh SCRIPT N [--hostfile FILE] [options]" in done.stdout
         assert "--total_env_steps" in done.stdout
+
+    def test_help_for_an_algorithm_that_is_not_there_names_the_nearest(self):
+        done = self.run("--help", "--algorithm", "impla")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "unknown algorithm 'impla': did you mean impala?" in done.stderr
 
     @pytest.fixture
     def examples(self, tmp_path, monkeypatch):
