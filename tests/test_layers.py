@@ -97,7 +97,8 @@ ALLOWED = {
     ),
     "comparison": (
         {"matplotlib", "numpy"},
-        {"algorithms", "config", "errors", "launch", "metrics", "run_dir", "snapshots"},
+        {"algorithms", "config", "envs", "errors", "launch", "metrics", "run_dir"}
+        | {"snapshots"},
     ),
     "compare": (set(), {"comparison", "metrics"}),
     "curves": (set(), {"comparison", "metrics"}),
