@@ -13,7 +13,6 @@ import time
 import traceback
 from pathlib import Path
 
-from impala_ms import seeds, snapshots
 from impala_ms.config import of_run
 from impala_ms.errors import ConfigError, RunError, describe
 from impala_ms.metrics import progress
@@ -71,7 +70,7 @@ def play_checkpoint(arguments):
     """Play episodes with a checkpoint; what is to be printed."""
     config = of_run(arguments.run_dir)  # a mistake shows before anything heavy is imported
 
-    from impala_ms import checkpoint
+    from impala_ms import checkpoint, seeds
 
     path, saved, state = read_checkpoint(arguments.run_dir, arguments.checkpoint or "latest")
     player = Player(config, arguments.episodes, arguments.greedy)
@@ -95,6 +94,9 @@ def play_snapshots(arguments):
     """Play episodes with each snapshot that has not played them yet; what is to be printed."""
     run_dir, greedy, episodes = arguments.run_dir, arguments.greedy, arguments.episodes
     config = of_run(run_dir)
+
+    from impala_ms import seeds, snapshots
+
     if not snapshots.listing(run_dir):
         raise RunError(
             f"{run_dir} has no snapshots: training saves them with --snapshot_interval_s 2"

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 from impala_ms import evaluate
 from impala_ms.__main__ import main
-evaluate.evaluate = lambda _: (np.float32([1, 3]), "a.ckpt")
+evaluate.play_checkpoint = lambda _: evaluate.in_words(np.float32([1, 3]), False)
 sys.exit(main(["evaluate", "run"]))
 """
 

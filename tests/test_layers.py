@@ -92,13 +92,11 @@ ALLOWED = {
     "train": (set(), {"process"}),
     "evaluate": (
         set(),
-        {"agents", "checkpoint", "classes", "config", "device", "errors", "metrics", "seeds"}
-        | {"snapshots"},
+        {"agents", "checkpoint", "config", "device", "errors", "metrics", "seeds", "snapshots"},
     ),
     "comparison": (
         {"matplotlib", "numpy"},
-        {"algorithms", "config", "envs", "errors", "launch", "metrics", "run_dir"}
-        | {"snapshots"},
+        {"algorithms", "config", "envs", "errors", "launch", "metrics", "run_dir"} | {"snapshots"},
     ),
     "compare": (set(), {"comparison", "metrics"}),
     "curves": (set(), {"comparison", "metrics"}),
