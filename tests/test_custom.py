@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "custom.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-FILES = ("corridor.py", "squares.py", "wide.py", "a2c.py", "solved.py")
+FILES = ("corridor.py", "squares.py", "wide.py", "a2c.py", "solved.py", "play.py")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_every_file_of_the_page_is_there(folder):
     assert {file.name for file in folder.glob("*.py")} == set(FILES)
 
 
-@pytest.mark.parametrize("name", [*FILES[1:], "corridor:"])
+@pytest.mark.parametrize("name", [*FILES[1:5], "corridor:"])
 def test_commands_of_the_page_are_accepted(folder, name):
     loaded = config.load(None, options(name), 3)
     for part in loaded.algorithm_config.values():
@@ -65,6 +65,13 @@ def test_own_environment_and_network(folder):
     assert 0.0 <= float(row["episode_return_mean"]) <= 1.0  # it pays 1 at the end of the corridor
     assert 10.0 <= float(row["episode_length_mean"]) <= 50.0
     assert "wide.py:Wide" in (folder / "run" / "config.json").read_text()
+    command = [sys.executable, "play.py", "run"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    played = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert played.returncode == 0, played.stderr
+    assert re.fullmatch(r"(return [01] after \d+ steps\n){3}", played.stdout)
 
 
 def test_own_learner_takes_an_option_and_has_a_column(folder):

@@ -149,6 +149,12 @@ def test_ready_settings_of_the_readme_are_those_that_there_are(readme):
     assert there == set(re.findall(r"\w+\.yaml", prose(readme)))
 
 
+@pytest.mark.parametrize("folder", sorted(EXAMPLES.glob("*/")), ids=lambda folder: folder.name)
+def test_an_example_folder_names_its_settings(folder):
+    there = {file.name for file in folder.glob("*.yaml")}
+    assert there <= set(re.findall(r"\w+\.yaml", prose(folder / "README.md")))
+
+
 @pytest.mark.parametrize("readme", [ENGLISH, CHINESE], ids=["english", "chinese"])
 def test_the_readme_names_every_algorithm(readme):
     assert {*algorithms.names()} <= names(readme)
@@ -238,7 +244,6 @@ def test_options_in_the_text_exist(page):
         "evaluate in actor 1, avg_reward ",
         "learner step compiled in ",
         "computes on ",
-        "messages of ",
         "told to stop after ",
         "left out",
         "actors that remain: ",
@@ -270,7 +275,6 @@ def test_groups_of_tensorboard_are_those_of_the_code():
 def test_commands_are_accepted(page, tmp_path, monkeypatch):
     if page == DOCS / "custom.md":
         pytest.skip("its files are made and its commands run by test_custom.py")
-    (tmp_path / "example").symlink_to(EXAMPLES)
     text = "".join(text for text in blocks(page, "yaml") if text.startswith("# my_settings.yaml"))
     (tmp_path / "my_settings.yaml").write_text(text)
     (tmp_path / "RUN_DIR" / "checkpoints").mkdir(parents=True)
