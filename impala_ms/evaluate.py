@@ -76,7 +76,7 @@ def play_checkpoint(arguments):
     path, saved, state = read_checkpoint(arguments.run_dir, arguments.checkpoint or "latest")
     player = Player(config, arguments.episodes, arguments.greedy)
     checkpoint.restore(player.parameters(), checkpoint.of_network(saved, state), path)
-    returns = player.play("", seeds.EVALUATION)
+    returns = player.play("", seeds.FOR_EVALUATION)
     if not arguments.json:
         return f"{in_words(returns, arguments.greedy)} of {path}"
     return json.dumps(
@@ -105,7 +105,7 @@ def play_snapshots(arguments):
     for number, path in enumerate(missing, 1):
         flat, taken = snapshots.load(path)
         player.take(flat, path)
-        returns = player.play(f"snapshot {number} of {len(missing)}: ", seeds.SNAPSHOTS)
+        returns = player.play(f"snapshot {number} of {len(missing)}: ", seeds.FOR_SNAPSHOTS)
         played = float(returns.mean()), standard_error(returns), episodes
         rows[taken.updates] = snapshots.Played(*taken, *played)
         snapshots.write_table(run_dir, greedy, rows.values())

@@ -1,31 +1,30 @@
-"""Which random numbers belong to whom: no two generators of a run have the same seed.
+"""Seeds of all random generators: no two generators of a run have the same seed.
 
-A generator is seeded by the run's seed, the epoch (how often it was resumed), the number of the
-playing rank counted from 1, its incarnation (how many processes were this rank before), and what
-the numbers are for. What concerns no rank stands in the place of a rank's number; it is larger
-than any rank.
+Input: the run's seed, the epoch (how often the run was resumed), the number of the acting rank
+counted from 1, its incarnation (how many processes were this rank before), and the purpose. Output:
+seeds. A purpose without a rank is used in place of the rank's number: it is larger than any rank.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-EVALUATION = 1 << 24  # episodes of evaluations
-ACTIONS = 1 << 25  # what an actor samples
-REPLAY = 1 << 26  # what is learned from again
-SNAPSHOTS = 1 << 27  # episodes of snapshots
+FOR_EVALUATION = 1 << 24  # episodes of evaluations
+FOR_ACTIONS = 1 << 25  # actions that an actor samples
+FOR_REPLAY = 1 << 26  # batches that a replay draws
+FOR_SNAPSHOTS = 1 << 27  # episodes of snapshots
 
 
 def of_actions(seed: int, epoch: int, number: int, incarnation: int) -> tuple[int, ...]:
-    """Of the generator that samples the actions of a playing rank."""
-    return seed, epoch, number, incarnation, ACTIONS
+    """Seed of the generator that samples the actions of an acting rank."""
+    return seed, epoch, number, incarnation, FOR_ACTIONS
 
 
 def episode_seeds(seed: int, epoch: int, number: int, incarnation: int, num_envs: int) -> list[int]:
-    """Seeds for the environments of one playing rank.
+    """Seeds for the environments of one acting rank.
 
-    Each is the lower 31 of the first 32 bits of ``SeedSequence((seed, epoch, number, incarnation,
-    index))``, since many simulators keep a seed in a C int.
+    Each is made of the lower 31 bits of the first 32-bit word of ``SeedSequence((seed, epoch,
+    number, incarnation, index))``, since many simulators keep a seed in a C int.
 
     Returns:
         ``num_envs`` integers in [0, 2**31).

@@ -97,8 +97,7 @@ ALLOWED = {
     ),
     "comparison": (
         {"matplotlib", "numpy"},
-        {"algorithms", "config", "envs", "errors", "launch", "metrics", "run_dir"}
-        | {"snapshots"},
+        {"algorithms", "config", "envs", "errors", "launch", "metrics", "run_dir"} | {"snapshots"},
     ),
     "compare": (set(), {"comparison", "metrics"}),
     "curves": (set(), {"comparison", "metrics"}),

@@ -1,4 +1,4 @@
-"""Act: play T steps in E environments with the newest weights and record an unroll.
+"""The actor: it plays T steps in E environments with the newest weights and records an unroll.
 
 Input: observations of the environments, weights from the learner. Output: unrolls in the layout
 of ``trajectory``, which ``cluster/spoke`` sends.
@@ -16,11 +16,11 @@ from impala_ms.nets.weights import FlatWeights
 
 
 class Stream:
-    """What a policy reads in E environments, from one step to the next.
+    """The inputs of a policy in E environments, from one step to the next.
 
     Args:
-        environment: ``VectorEnvironment`` of E environments; it is reset.
-        policy: Network, as ``check_policy`` leaves it.
+        environment: ``VectorEnvironment`` of E environments; it is reset here.
+        policy: A network that ``check_policy`` has accepted.
     """
 
     def __init__(self, environment, policy):
@@ -34,7 +34,7 @@ class Stream:
         self.last_action = np.zeros(shape, distribution.action_dtype)
         self.last_reward = np.zeros(envs, np.float32)
         self.core_state = np.zeros((envs, policy.state_size), np.float32)
-        self.frames = self._stack = None  # as they are, as the policy takes them
+        self.frames = self._stack = None  # stacks of raw frames, stacks of prepared frames
         self._take(observation)
 
     def _take(self, observation):
@@ -54,7 +54,7 @@ class Stream:
         self.observation = [self._stack]
 
     def inputs(self):
-        """The policy's further inputs, in its order; S = T = 1."""
+        """The policy's inputs beside the observation, in its own order, for S = T = 1."""
         arrays = {
             "last_action": self.last_action,
             "last_reward": self.last_reward,
@@ -68,11 +68,11 @@ class Stream:
 
         Args:
             action: ``[E, ...]``, as sampled.
-            core_state: ``[E, state_size]`` that the policy put out, or None.
+            core_state: ``[E, state_size]`` that the policy has returned, or None.
 
         Returns:
-            ``(reward, terminated)``, ``[E]`` each. ``frame``, ``first`` and the rest belong to the
-            next row.
+            ``(reward, terminated)``, ``[E]`` each. Afterwards ``frame``, ``first`` and the other
+            attributes are those of the next row.
         """
         observation, reward, terminated, _, self.first = self.environment.step(action)
         self._take(observation)
@@ -86,17 +86,17 @@ class Stream:
 
 
 class PolicyActor(compat.Actor):
-    """One compiled call a step for all environments of the rank.
+    """An actor that makes one compiled call in each step, for all environments of the rank.
 
     Args:
-        policy: Network of this rank; its weights are overwritten by ``set_weights``.
+        policy: Network of this rank; ``set_weights`` overwrites its weights.
         environment: ``VectorEnvironment`` of E environments, or None (evaluation only).
         unroll_length: T, environment steps.
-        rng: ``numpy.random.Generator`` for the actions.
+        rng: ``numpy.random.Generator`` that samples the actions.
     """
 
     def __init__(self, policy, environment, unroll_length, rng):
-        """Begin before the first reset of the environment, without weights (version -1)."""
+        """Start without weights (version -1); the environment is reset later."""
         super().__init__()
         self.policy = policy
         self.distribution = policy.distribution
@@ -109,7 +109,7 @@ class PolicyActor(compat.Actor):
         self.wait_s = 0.0
         self._last_unroll_s = time.perf_counter()
         self._stream = None
-        self.parts = policy.parts  # of a structured observation, or 0
+        self.parts = policy.parts  # number of parts of a structured observation, or 0
         self.inputs = len(policy.inputs)
         self.state_size = int(policy.state_size)
 
@@ -118,13 +118,13 @@ class PolicyActor(compat.Actor):
 
         Args:
             noise: ``[E, ...]`` of ``distribution.noise``.
-            *tensors: Observation ``[E, ...]`` (its parts if it is structured), the policy's further
-                inputs, and a mask ``[E, M]`` of the actions allowed where there is one. Not as
-                tuples: compiled code takes a tuple of tensors for a constant and would be
-                compiled again for every call.
+            *tensors: Observation ``[E, ...]`` (its parts if it is structured), the policy's other
+                inputs, and a mask ``[E, M]`` of the allowed actions if there is one. They are not
+                tuples: MindSpore takes a tuple of tensors for a constant and would compile again
+                for each call.
 
         Returns:
-            ``(action [E, ...], logits [E, A])``, and with a core its state.
+            ``(action [E, ...], logits [E, A])``; with a core also its state.
         """
         begin = self.parts or 1
         observation = tensors[:begin] if self.parts else tensors[0]
@@ -139,7 +139,7 @@ class PolicyActor(compat.Actor):
         return (action, logits, outputs[2]) if len(outputs) == 3 else (action, logits)
 
     def decide(self, stream, noise):
-        """Actions for what the policy reads now.
+        """Sample actions for the present observations.
 
         Args:
             stream: ``Stream``.
@@ -148,7 +148,7 @@ class PolicyActor(compat.Actor):
         Returns:
             ``(action [E, ...], logits [E, A], core state [E, state_size] or None)`` arrays.
         """
-        # from_numpy shares memory; the call has read it when its outputs are there
+        # from_numpy shares memory: the arrays must not change before the outputs are read
         share = ms.Tensor.from_numpy
         mask = stream.environment.action_mask
         arrays = [np.ascontiguousarray(part) for part in stream.observation]
@@ -160,7 +160,7 @@ class PolicyActor(compat.Actor):
         return action.asnumpy(), logits.asnumpy(), state[0].asnumpy()[0] if state else None
 
     def choose(self, stream, greedy):
-        """As ``decide``, with random numbers drawn here, or with the mode if ``greedy``."""
+        """Do as ``decide``, with noise that is drawn here, or with the mode if ``greedy``."""
         noise = self.distribution.noise(self.rng, (stream.environment.num_envs,))
         return self.decide(stream, np.zeros_like(noise) if greedy else noise)
 
@@ -170,7 +170,7 @@ class PolicyActor(compat.Actor):
         self.version = version
 
     def begin(self):
-        """Begin the first episodes and compile; needs no weights, so it can be done in waiting."""
+        """Begin the first episodes and compile; weights are not needed for that."""
         self._stream = Stream(self.environment, self.policy)
         noise = self.distribution.noise(np.random.default_rng(), (self.environment.num_envs,))
         self.decide(self._stream, noise)
@@ -179,7 +179,7 @@ class PolicyActor(compat.Actor):
         """Play one unroll of T steps.
 
         Args:
-            unroll: Views of an unroll (``TrajectorySpec.views``), overwritten.
+            unroll: Views of an unroll (``TrajectorySpec.views``); they are overwritten.
         """
         if self._stream is None:
             self.begin()
@@ -227,11 +227,11 @@ class PolicyActor(compat.Actor):
 
 
 def check_mask(mask, first):
-    """Refuse a mask without any allowed action, except on final observations.
+    """Refuse a mask that allows no action, except for final observations.
 
     Args:
-        mask: ``[E, M]`` bool, of the row that was played.
-        first: ``[E]`` bool, whether the environment was reset instead.
+        mask: ``[E, M]`` bool, the mask of the row that was played.
+        first: ``[E]`` bool, whether the environment was reset in this row.
     """
     nowhere = ~mask.any(-1) & ~first
     if nowhere.any():

@@ -1,8 +1,8 @@
 """The losses of actor-critic agents: targets, policy gradient, baseline, entropy.
 
-Input: network outputs and recorded data as ``[T, B]``, tensors, arrays or lists.
+Input: network outputs and recorded data ``[T, B]``, as tensors, arrays or lists.
 Output: scalars that ``agents/learner`` differentiates. Losses are sums over valid rows; the
-learner divides them if it needs means. Any method of a learner can be replaced by a subclass.
+learner divides them if it needs means. A subclass can replace any method.
 """
 
 import math
@@ -20,7 +20,7 @@ REWARD_CLIPS = ("none", "abs_one", "soft_asymmetric")
 
 
 class ActorCriticLearner(GradientLearner):
-    """Advantage actor-critic on the data as it is: n-step returns (Mnih et al. 2016).
+    """Advantage actor-critic without correction: n-step returns (Mnih et al. 2016).
 
     Args:
         policy: Network whose weights are learned.
@@ -39,7 +39,7 @@ class ActorCriticLearner(GradientLearner):
     )
 
     def __init__(self, policy, params, total_env_steps):
-        """Take the settings that the losses need."""
+        """Read the settings that the losses need."""
         super().__init__(policy, params, total_env_steps)
         self.gamma, self.lambda_ = params["gamma"], params["lambda_"]
         self.baseline_cost, self.entropy_cost = params["baseline_cost"], params["entropy_cost"]
@@ -110,7 +110,7 @@ class ActorCriticLearner(GradientLearner):
         return entropy_loss(entropies, valid)
 
     def describe(self, log_rhos, values, vs, advantages, entropies, valid):
-        """Numbers that describe the batch, in the order of ``statistics`` after the losses.
+        """Numbers that describe the batch, in the order of ``statistics``, without the losses.
 
         Args: ``[T, B]`` float32 each; ``valid`` is 0 on reset rows.
 
@@ -141,7 +141,7 @@ class ActorCriticLearner(GradientLearner):
         return time_major(logits), time_major(values.reshape(first.shape))
 
     def inputs_of_rows(self, action, reward, first, before):
-        """What the policy reads beside observations at all T + 1 rows, in its own order."""
+        """The policy's inputs beside the observations at all T + 1 rows, in its own order."""
         inputs = ()
         for name in self.policy_inputs:
             if name == "first":
@@ -164,7 +164,7 @@ class VTraceLearner(ActorCriticLearner):
     statistics = (*ActorCriticLearner.statistics, "rho_mean", "rho_clipped_fraction")
 
     def __init__(self, policy, params, total_env_steps):
-        """Take the thresholds, too."""
+        """Read the correction and its thresholds, too."""
         super().__init__(policy, params, total_env_steps)
         self.correction = params["correction"]
         self.epsilon = params["epsilon"] if self.correction == "epsilon" else None
@@ -207,19 +207,19 @@ def corrected_targets(
     """Value targets and policy-gradient advantages under one of the paper's corrections.
 
     Args:
-        correction: ``vtrace`` corrects targets and advantages. ``one_step_is`` leaves the targets
-            and multiplies advantages by ``min(pg_rho_bar, rho)``. ``epsilon`` and ``none`` leave
-            both; ``epsilon`` changes only ``policy_gradient_loss``.
+        correction: ``vtrace`` corrects targets and advantages. ``one_step_is`` does not change the
+            targets and multiplies advantages by ``min(pg_rho_bar, rho)``. ``epsilon`` and ``none``
+            change neither; ``epsilon`` changes only ``policy_gradient_loss``.
         log_rhos: ``[T, B]`` float32, log(target / behaviour) probability of the action taken.
         reset: ``[T, B]`` bool, rows whose action the environment ignored; their weight is 0.
         discounts: ``[T, B]`` float32; 0 where the episode terminated.
         rewards: ``[T, B]`` float32.
         values: ``[T, B]`` float32.
         bootstrap_value: ``[B]`` float32.
-        lambda_: Of ``vtrace``, as are the thresholds that follow.
-        rho_bar: Threshold of the temporal difference; None: not clipped.
-        c_bar: Of the trace.
-        pg_rho_bar: Of the advantage.
+        lambda_: Discount of traces, as in ``vtrace``.
+        rho_bar: Threshold for the ratio of the temporal difference; None: not clipped.
+        c_bar: Threshold for the ratio of the trace; None: not clipped.
+        pg_rho_bar: Threshold for the ratio of the advantage; None: not clipped.
 
     Returns:
         ``(vs, pg_advantages)``, both ``[T, B]`` float32 without gradient.
@@ -254,9 +254,9 @@ def policy_gradient_loss(log_probs, advantages, epsilon=None):
     """``-sum(log pi(a) * advantage)``; reset rows have advantage 0.
 
     Args:
-        log_probs: ``[T, B]`` float32, of the current policy.
+        log_probs: ``[T, B]`` float32, log-probabilities under the current policy.
         advantages: ``[T, B]`` float32 without gradient.
-        epsilon: A number that is added to pi(a) inside the logarithm, for the correction
+        epsilon: Number that is added to pi(a) inside the logarithm, for the correction
             ``epsilon``; None adds nothing.
 
     Returns:
@@ -267,7 +267,7 @@ def policy_gradient_loss(log_probs, advantages, epsilon=None):
     """
     log_probs, advantages = as_tensor(log_probs), as_tensor(advantages)
     if epsilon is not None:
-        # log(pi + epsilon) without MindSpore's log: Categorical.log_prob says why
+        # log(pi + epsilon) without MindSpore's log, for the reason in Categorical.log_prob
         log_epsilon = math.log(epsilon)
         pair = ops.stack((log_probs, ops.full_like(log_probs, log_epsilon)), -1)
         log_probs = log_epsilon - ops.log_softmax(pair, -1)[..., 1]
@@ -303,12 +303,12 @@ def entropy_loss(entropies, valid):
 
 
 def clip_rewards(rewards, how):
-    """Rewards as the learner uses them; reported returns are not clipped.
+    """Rewards for the learner; the returns that are reported are not clipped.
 
     Args:
         rewards: ``[T, B]`` float32.
-        how: ``none`` changes nothing. ``abs_one`` clips to [-1, 1]. ``soft_asymmetric`` is
-            ``5 tanh(r / 5)``, times 0.3 where r is negative.
+        how: ``none`` changes nothing. ``abs_one`` clips to [-1, 1]. ``soft_asymmetric`` gives
+            ``5 tanh(r / 5)``, multiplied by 0.3 if r is negative.
 
     Returns:
         ``[T, B]`` float32.

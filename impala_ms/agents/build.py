@@ -1,7 +1,7 @@
-"""Make what a configuration names: network, actor, environments, the layout of an unroll.
+"""Make the parts that a configuration names: network, actor, learner, environments, layout.
 
-Input: ``Config``, and the spaces of the environment. Output: parts of a rank, checked. Classes are
-resolved here, only by the rank that needs them.
+Input: ``Config``, and the spaces of the environment. Output: the parts of a rank, checked. A rank
+imports only the classes that it needs.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def make_policy(config, spaces):
     """The network for these spaces; its parameters have the same order on every rank.
 
     Raises:
-        ConfigError: If a network of the user's takes other settings, or cannot be used.
+        ConfigError: If the user's own network takes other settings, or cannot be used.
     """
     name = config.algorithm_config["policy_and_network"]["type"]
     network = resolve(name)
@@ -31,7 +31,7 @@ def make_policy(config, spaces):
     params["torso"] = params["torso"] or automatic_torso(observation)[0]
     options = params.pop("options")
     normalize = params["normalize_observations"]
-    if not normalize:  # a network of the user's need not know of it
+    if not normalize:  # a user's own network may not have this argument
         del params["normalize_observations"]
     arguments = observation, make_distribution(spaces["action"])
     check_arguments(
@@ -62,10 +62,10 @@ def make_policy(config, spaces):
 
 
 def check_actions(state, spaces, path):
-    """Refuse a checkpoint of a policy for other actions, though its weights may fit.
+    """Refuse a checkpoint of a policy for other actions, even if its weights fit.
 
     Raises:
-        CheckpointError: If the action space is another; older checkpoints do not say theirs.
+        CheckpointError: If the action space is another. Older checkpoints do not hold theirs.
     """
     there = state.get("spaces", spaces)["action"]
     if there != spaces["action"]:
@@ -76,11 +76,11 @@ def check_actions(state, spaces, path):
 
 
 def begin_with(config, learner, spaces):
-    """Give a new run the weights of a checkpoint, or of the newest one in a run folder.
+    """Give a new run the weights of a checkpoint, or of the newest checkpoint in a run folder.
 
     Raises:
         CheckpointError: If it cannot be read, or is of another network.
-        ConfigError: If its network was used in another way.
+        ConfigError: If settings that belong to the weights differ.
     """
     source = Path(config.trainer_params["init_from"])
     if source.is_dir():
@@ -106,7 +106,7 @@ def make_learner(config, policy):
     """The learner that the configuration names.
 
     Raises:
-        ConfigError: If a learner of the user's takes other options.
+        ConfigError: If the user's own learner takes other options.
     """
     name = config.algorithm_config["learner"]["type"]
     learner, params = resolve(name), config.learner_params
@@ -123,7 +123,7 @@ def make_learner(config, policy):
 
 
 def make_spec(config, spaces, policy):
-    """Layout of an unroll, the same on every rank."""
+    """The layout of an unroll, the same on every rank."""
     parts = leaves(spaces["observation"])
     distribution = policy.distribution
     return TrajectorySpec(
@@ -141,7 +141,7 @@ def make_spec(config, spaces, policy):
 
 
 def make_environment(config, kind, num_envs, seeds):
-    """The environment of ``collect`` or ``eval``."""
+    """The environment for ``collect`` or ``eval``."""
     params = dict(getattr(config, f"{kind}_env_params"))
     params.pop("num_envs")
     make = resolve(config.algorithm_config[f"{kind}_environment"]["type"])
@@ -149,18 +149,19 @@ def make_environment(config, kind, num_envs, seeds):
 
 
 def evaluate_policy(
-    config, actor, *, episodes, greedy, stop=None, ended=None, number=seeds.EVALUATION
+    config, actor, *, episodes, greedy, stop=None, ended=None, number=seeds.FOR_EVALUATION
 ):
-    """Play evaluation episodes: equal weights, episodes and seed give equal returns.
+    """Play evaluation episodes. Equal weights, episodes and seed give equal returns.
 
     Args:
-        config: ``Config``; the environment is ``eval_env_params``.
+        config: ``Config``; ``eval_env_params`` describes the environment.
         actor: ``PolicyActor`` with the weights to play with.
         episodes: Number of episodes.
         greedy: Whether to take the most likely action instead of a sample.
-        stop: None, or a function that ends it early by returning True.
-        ended: None, or a function that is told after each step how many episodes have ended.
-        number: Whose random numbers it uses, of ``seeds``.
+        stop: None, or a function that ends the evaluation early if it returns True.
+        ended: None, or a function that is called after each step with the number of episodes that
+            have ended.
+        number: Number in place of a rank's in the seeds, of ``seeds``.
 
     Returns:
         ``[episodes]`` float64 raw returns, or None if stopped early.

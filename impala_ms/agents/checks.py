@@ -1,4 +1,4 @@
-"""Refuse a network or a torso of the user's that could not be used, in one line.
+"""Refuse a user's own network or torso that cannot be used, in one line.
 
 Input: what the user's class has made, or returned. Output: nothing, or an error that says what is
 allowed.
@@ -12,19 +12,19 @@ from mindspore import nn
 from impala_ms.classes import check_arguments
 from impala_ms.errors import ConfigError
 
-# What a network may take beside the observation.
+# Inputs that a network may take beside the observation.
 INPUTS = ("last_action", "last_reward", "first", "core_state")
-# What a torso and a network have where their class does not say otherwise.
+# Attributes of a torso and a network whose class does not set them.
 TORSO_DEFAULTS = {"prepare": lambda observations: observations}
 POLICY_DEFAULTS = {"inputs": (), "state_size": 0, "parts": 0, "frame_stack": 1} | TORSO_DEFAULTS
-WIDEST = 100_000  # inputs of a one-hot observation or outputs of a policy, each a row of weights
+WIDEST = 100_000  # limit of one-hot inputs and of outputs: each needs a row of weights
 
 
 def make_torso(name, type_, arguments, options):
-    """A torso with all that it need not have set; refused where it or its options are none.
+    """Make a torso, check it, and set the attributes that its class has left out.
 
     Raises:
-        ConfigError: If the class does not take the options, or is no torso.
+        ConfigError: If the class does not take the options, or is not a torso.
     """
     check_arguments(
         f"network.torso {name} with network.options {options}",
@@ -36,8 +36,8 @@ def make_torso(name, type_, arguments, options):
     torso = type_(*arguments, **options)
     if not (isinstance(torso, nn.Cell) and isinstance(getattr(torso, "outputs", None), Integral)):
         raise ConfigError(
-            f"network.torso {name} is no torso: it must be a mindspore.nn.Cell with the number of "
-            "its features as the attribute outputs"
+            f"network.torso {name} is not a torso: it must be a mindspore.nn.Cell with the number "
+            "of its features as the attribute outputs"
         )
     set_missing(torso, TORSO_DEFAULTS)
     return torso
@@ -51,30 +51,31 @@ def set_missing(cell, defaults):
 
 
 def check_policy(policy, name, core):
-    """Refuse a network of the user's that actor and learner could not use.
+    """Refuse a user's own network that actor and learner cannot use.
 
     Args:
-        policy: What its class has made; attributes that it need not have are set where missing.
-        name: Of the class.
+        policy: The network; optional attributes are set if its class has left them out.
+        name: Name of its class.
         core: ``network.core`` of the configuration.
 
     Raises:
-        ConfigError: If it is no Cell with parameters, or lacks an attribute or has a wrong one.
+        ConfigError: If it is not a Cell with parameters, or an attribute is missing or wrong.
     """
     if not isinstance(policy, nn.Cell):
-        raise ConfigError(f"the network {name} is no mindspore.nn.Cell")
+        raise ConfigError(f"the network {name} is not a mindspore.nn.Cell")
     if not hasattr(policy, "_params"):
         raise ConfigError(f"the network {name} must call super().__init__() first")
     if not policy.trainable_params():
         raise ConfigError(f"the network {name} has no parameters that can be trained")
     if not hasattr(policy, "distribution"):
         raise ConfigError(
-            f"the network {name} has no attribute distribution: keep the one that it is made with"
+            f"the network {name} has no attribute distribution: keep the argument distribution of "
+            "its constructor"
         )
     if not hasattr(policy.distribution, "num_parameters"):
         raise ConfigError(
-            f"the network {name} has distribution {policy.distribution!r}: keep the one that it is "
-            "made with"
+            f"the network {name} has distribution {policy.distribution!r}: keep the argument "
+            "distribution of its constructor"
         )
     for parameter in policy.trainable_params():
         if parameter.dtype != ms.float32:
@@ -104,16 +105,16 @@ def check_policy(policy, name, core):
 
 
 def check_outputs(outputs, rows, width, state_shape):
-    """Refuse outputs of a network of the user's, while it is compiled.
+    """Refuse wrong outputs of a user's own network, while it is compiled.
 
     Args:
         outputs: What its ``construct`` has returned.
-        rows: N, of observations.
-        width: A, numbers of the distribution of the actions.
+        rows: N, number of observations.
+        width: A, number of parameters of the action distribution.
         state_shape: ``(S, E, state_size)``; with a state_size of 0 there is no state.
 
     Raises:
-        ValueError: If they are not as those of ``ActorCriticPolicy``.
+        ValueError: If they are not like those of ``ActorCriticPolicy``.
     """
     wanted = "parameters [N, A] and baseline [N]"
     parts = 2
@@ -124,7 +125,7 @@ def check_outputs(outputs, rows, width, state_shape):
         raise ValueError(f"the network must return a tuple of {parts}: {wanted}")
     for output in outputs:
         if not isinstance(output, ms.Tensor) or output.dtype != ms.float32:
-            raise ValueError(f"the network must return {wanted}, but one is no float32 tensor")
+            raise ValueError(f"the network must return {wanted}, but one is not a float32 tensor")
     shapes = tuple([output.shape for output in outputs])
     if (
         shapes[0] != (rows, width)
@@ -137,10 +138,10 @@ def check_outputs(outputs, rows, width, state_shape):
 
 
 def check_width(what, width, kind):
-    """Refuse what would not fit into memory.
+    """Refuse a space that would not fit into memory.
 
     Raises:
-        ConfigError: If there is more than ``WIDEST`` of it.
+        ConfigError: If it has more choices than ``WIDEST``.
     """
     if width > WIDEST:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the observations decide, and what is said of it at the start.
+"""Choose the torso by the observations, and describe the run in a few lines at its start.
 
 Input: the configuration, and the spaces of the environment. Output: the torso of the network, and
 lines for the user.
@@ -7,12 +7,12 @@ lines for the user.
 from impala_ms.spaces import leaf_array, leaves
 
 NO_IMAGES = "observations are not images"
-SMALLEST_SIDE = 20  # pixels; the shallow network needs as many
+SMALLEST_SIDE = 20  # pixels; the shallow network needs so many
 ACTOR_CRITIC_POLICY = "impala_ms.agents.network:ActorCriticPolicy"
 
 
 def seen_space(spaces):
-    """Description of what the policy sees: stacked frames are ``[k, ...]``."""
+    """Description of the policy's observations: stacked frames are ``[k, ...]``."""
     observation, frames = spaces["observation"], spaces["frame_stack"]
     return observation if frames == 1 else observation | {"shape": [frames, *observation["shape"]]}
 
@@ -24,13 +24,13 @@ def images_in(observation_space):
 
 
 def automatic_torso(observation_space):
-    """The torso that is taken where the configuration names none.
+    """The torso for a configuration that does not name one.
 
     Args:
         observation_space: Description of the space.
 
     Returns:
-        ``(name, why)``, such as ``("shallow", "observations are images [84, 84, 3]")``.
+        ``(name, reason)``, such as ``("shallow", "observations are images [84, 84, 3]")``.
     """
     planes = [leaf_array(leaf)[0] for leaf in leaves(observation_space).values()]
     planes = [list(shape) for shape in planes if len(shape) > 1]
@@ -44,10 +44,10 @@ def automatic_torso(observation_space):
 
 
 def settle_torso(config, spaces):
-    """Name the torso in the configuration where that says None.
+    """Put a torso into a configuration that does not name one.
 
     Returns:
-        Lines that say so.
+        Lines that say which torso was chosen.
     """
     params = config.network_params
     if params["torso"] is not None:
@@ -58,12 +58,12 @@ def settle_torso(config, spaces):
 
 
 def warnings(config, spaces, has_step_limit=True):
-    """What may well be a mistake, a line each: settings that are accepted and do little.
+    """Warnings, a line for each: settings that are allowed but probably a mistake.
 
     Args:
-        config: ``Config``, its torso settled.
-        spaces: Of the environment.
-        has_step_limit: Whether the environment that is learned from has a time limit.
+        config: ``Config``, with a torso.
+        spaces: The spaces of the environment.
+        has_step_limit: Whether the environment of the training has a time limit.
     """
     params, space = config.network_params, seen_space(spaces)
     lines = []
@@ -119,19 +119,19 @@ def warnings(config, spaces, has_step_limit=True):
 
 
 def _is_large(leaf):
-    """Whether numbers of a part go up to 255, as those of images and of memory do."""
+    """Whether the numbers of a part go up to 255, as in images and in the RAM of a game."""
     return leaf["type"] == "Box" and max(_numbers(leaf["high"])) == 255.0
 
 
 def _numbers(bound):
-    """The bounds in a description as numbers; of a digest nothing is known."""
+    """The bounds in a description as numbers; NaN if there is only a hash of them."""
     if isinstance(bound, str) and bound.startswith("sha256:"):
         return [float("nan")]
     return [float(value) for value in (bound if isinstance(bound, list) else [bound])]
 
 
 def described(config, spaces):
-    """Observations, actions and network in a line."""
+    """Observations, actions and network in one line."""
     network = config.network_params
     torso = network["torso"]
     if torso == "mlp":

@@ -1,6 +1,6 @@
-"""Evaluate: play whole episodes with a policy's current weights.
+"""Evaluation: play whole episodes with a policy's current weights.
 
-Input: an actor, a fresh environment. Output: the raw returns of the episodes.
+Input: an actor, a new environment. Output: the raw returns of the episodes.
 """
 
 import logging
@@ -18,21 +18,22 @@ def evaluate(
 ):
     """Play whole episodes with the actor's current weights.
 
-    Every environment plays its share of the episodes, so that long ones count as much as short
-    ones. The environment must be fresh: equal seeds then give equal returns.
+    Every environment plays its share of the episodes, so that long episodes count as much as short
+    ones. The environment must be new: then equal seeds give equal returns.
 
-    An environment without a time limit may never end an episode: one of ``max_steps`` steps is the
-    last of its environment, and counts with its return so far. A warning says so.
+    Without a time limit an episode may never end. After ``max_steps`` steps it is cut off and
+    counts with its return so far; its environment plays no further episode. A warning says so.
 
     Args:
         actor: ``PolicyActor``.
-        environment: ``VectorEnvironment`` that has not been stepped.
+        environment: A new ``VectorEnvironment``.
         episodes: Number of episodes.
         greedy: Whether to take the mode instead of a sample.
-        seed: Of the actions' random numbers.
-        max_steps: Of one episode, where the environment has no time limit.
-        stop: None, or a function that ends the evaluation early by returning True.
-        ended: None, or a function that is told after each step how many episodes have ended.
+        seed: Seed of the generator that samples the actions.
+        max_steps: Limit of an episode if the environment has no time limit.
+        stop: None, or a function that ends the evaluation early if it returns True.
+        ended: None, or a function that is called after each step with the number of episodes that
+            have ended.
 
     Returns:
         ``[episodes]`` float64 raw returns, fewer if some were cut off, or None if stopped early.

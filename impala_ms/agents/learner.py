@@ -1,7 +1,7 @@
-"""Learn: one compiled step from a batch of unrolls to new weights.
+"""The learner: one compiled step from a batch of unrolls to new weights.
 
-Input: batches of ``trajectory``, assembled by the hub. Output: new weights and the numbers of the
-step. The loss is a subclass's, such as those of ``agents/actor_critic``.
+Input: batches of ``trajectory``, filled by the hub. Output: new weights and the statistics of the
+step. A subclass has the loss, as in ``agents/actor_critic``.
 """
 
 import math
@@ -16,23 +16,23 @@ from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
 
 INPUTS = ("action", "reward", "terminated", "first", "behaviour_logits")
-BEFORE = ("last_action", "last_reward", "core_state")  # what a policy may read beside observations
+BEFORE = ("last_action", "last_reward", "core_state")  # fields with values before row 0
 
 
 class GradientLearner(compat.Learner):
     """A loss, its gradient clipped by the global norm, and an optimiser, as one compiled graph.
 
-    A subclass has ``loss`` and, by name, the numbers that it returns.
+    A subclass has ``loss``, and in ``statistics`` the names of the numbers that it returns.
 
     Args:
-        policy: Network whose weights are learned, as ``make_policy`` leaves it.
+        policy: Network whose weights are learned, made by ``make_policy``.
         params: ``learner_params`` of the configuration.
         total_env_steps: Environment steps at which a linear schedule reaches 0.
         **options: ``learner.options``; for a learner of your own.
 
     Attributes:
         statistics: Names of the numbers that ``loss`` returns, the loss first.
-        columns: Those that are columns of ``metrics.csv`` only with this learner,
+        columns: Columns of ``metrics.csv`` that only this learner has,
             ``{name: (unit, meaning)}``.
     """
 
@@ -51,7 +51,7 @@ class GradientLearner(compat.Learner):
         self.weights = FlatWeights(policy.get_parameters())
         self.policy_inputs = policy.inputs
         self.before = tuple(name for name in BEFORE if name in self.policy_inputs)
-        self.parts = policy.parts  # of a structured observation, or 0
+        self.parts = policy.parts  # number of parts of a structured observation, or 0
         self.stacks = policy.frame_stack > 1
         self.counts_observations = getattr(policy, "normalizer", None) is not None
         self._gradient = ms.value_and_grad(self.loss, None, self.optimizer.parameters, has_aux=True)
@@ -70,8 +70,8 @@ class GradientLearner(compat.Learner):
             terminated: ``[S, T, E]`` bool.
             first: ``[S, T+1, E]`` bool.
             behaviour_logits: ``[S, T, E, A]`` float32.
-            before: ``[S, E, ...]`` each, the policy's inputs of row 0 (``self.before``).
-            mask: ``[S, T, E, M]`` bool, actions allowed; or None.
+            before: ``[S, E, ...]`` each, the policy's inputs at row 0 (``self.before``).
+            mask: ``[S, T, E, M]`` bool, the allowed actions; or None.
 
         Returns:
             ``(loss, statistics)``: scalar float32 and a tuple of scalars.
@@ -79,10 +79,10 @@ class GradientLearner(compat.Learner):
         raise NotImplementedError
 
     def clipped_gradient(self, arguments):
-        """The gradient of a batch, by the global norm of all weights together.
+        """The gradient of a batch, clipped by its global norm over all weights.
 
         Args:
-            arguments: Of ``loss``.
+            arguments: The arguments of ``loss``.
 
         Returns:
             ``(gradients, norm before clipping, statistics)``: a tuple with a tensor for each
@@ -100,16 +100,16 @@ class GradientLearner(compat.Learner):
         return clipped, norm, statistics
 
     def construct(self, lr, new, *tensors):
-        """One update; with a loss or gradient that is not finite the weights stay.
+        """Make one update; if loss or gradient is not finite, the weights do not change.
 
         Args:
             lr: Scalar float32.
             new: Scalar float32, 1 for a batch that is learned from for the first time, else 0.
-            *tensors: Of ``tensors``. Not as tuples: compiled code takes a tuple of tensors for a
-                constant and would be compiled again for every batch.
+            *tensors: Those of ``tensors``. They are not tuples: MindSpore takes a tuple of tensors
+                for a constant and would compile again for each batch.
 
         Returns:
-            ``[K + 2]`` float32: the statistics, the gradient's norm, whether it was applied.
+            ``[K + 2]`` float32: statistics, norm of the gradient, whether it was applied.
         """
         arguments = self.arguments(tensors)
         gradients, norm, statistics = self.clipped_gradient(arguments)
@@ -119,14 +119,14 @@ class GradientLearner(compat.Learner):
             self.optimizer(gradients)
             if self.counts_observations:
                 first = arguments[4]
-                # the last row is the first one of the next unroll, and counted there
+                # the last row is also the first row of the next unroll, and counted there
                 weight = new * ops.ones_like(first[:, 1:].astype(ms.float32))
                 weight = ops.concat((weight, 0.0 * weight[:, :1]), 1).reshape((-1,))
                 self.policy.count_observations(rows_of(arguments[0]), weight)
         return ops.stack((*statistics, norm, finite.astype(ms.float32)))
 
     def learning_rate(self, env_steps):
-        """The learning rate after so many environment steps have been learned from."""
+        """The learning rate after so many environment steps."""
         if self.lr_schedule == "constant":
             return self.lr
         return self.lr * max(0.0, 1.0 - env_steps / self.total_env_steps)
@@ -135,14 +135,14 @@ class GradientLearner(compat.Learner):
         """Update the weights from a batch.
 
         Args:
-            experience: ``{field: [S, ...]}``, contiguous; not written to before this returns.
+            experience: ``{field: [S, ...]}``, contiguous; it must not change before this returns.
             env_steps: Environment steps learned from so far, for the schedule.
-            new: Whether the batch is learned from for the first time; a replayed one is not
-                counted in the statistics of observations again.
+            new: Whether the batch is learned from for the first time. A replayed batch is not
+                counted again in the statistics of observations.
 
         Returns:
-            ``{name: float}`` of ``statistics``, ``gradient_norm``, ``learning_rate``; and
-            ``applied``, False if loss or gradient was not finite.
+            ``{name: float}`` with ``statistics``, ``gradient_norm`` and ``learning_rate``; and
+            ``applied``: False if loss or gradient was not finite.
         """
         lr = self.learning_rate(env_steps)
         scalars = ms.Tensor(lr, ms.float32), ms.Tensor(float(new), ms.float32)
@@ -152,7 +152,7 @@ class GradientLearner(compat.Learner):
         return found | {"applied": bool(found["applied"]), "learning_rate": lr}
 
     def tensors(self, batch):
-        """The batch as tensors that may share its memory, in the order that ``arguments`` takes."""
+        """The batch as tensors that may share its memory, in the order for ``arguments``."""
         arrays = [batch[name] for name in batch if name.startswith("observation")]
         rows = arrays[0].shape[:3]
         arrays = self.policy.prepare([array.reshape(-1, *array.shape[3:]) for array in arrays])
@@ -165,7 +165,7 @@ class GradientLearner(compat.Learner):
         return [ms.Tensor.from_numpy(array) for array in arrays]
 
     def arguments(self, tensors):
-        """The arguments of ``loss`` from ``tensors``."""
+        """The arguments of ``loss``, from the result of ``tensors``."""
         begin = self.parts or 1
         observation = tensors[:begin] if self.parts else tensors[0]
         if self.stacks:
@@ -176,21 +176,21 @@ class GradientLearner(compat.Learner):
         return (observation, *tensors[begin:end], before, mask)
 
     def named_parameters(self):
-        """Weights and the optimiser's state as ``{name: array}``: all that a resumed run needs."""
+        """Weights and state of the optimiser, ``{name: array}``: all that a resumed run needs."""
         return {name: p.asnumpy().copy() for name, p in self.parameters_dict().items()}
 
     def named_weights(self, flat):
-        """Weights of ``FlatWeights`` under their names in a checkpoint, ``{name: array}``."""
+        """Weights of ``FlatWeights`` by their names in a checkpoint, ``{name: array}``."""
         return {parameter.name: values for parameter, values in self.weights.split(flat)}
 
     def warm_up(self, batch):
-        """Compile for batches like this one; no weight changes."""
+        """Compile for batches of this shape; the weights do not change."""
         scalars = ms.Tensor(self.lr, ms.float32), ms.Tensor(1.0, ms.float32)
         self.compile(*scalars, *self.tensors(batch))
 
 
 def rows_of(observation):
-    """``[S, T+1, E, ...]``, or a tuple of these, as rows ``[S (T+1) E, ...]``."""
+    """Reshape ``[S, T+1, E, ...]``, or a tuple of these, to rows ``[S (T+1) E, ...]``."""
     if not isinstance(observation, tuple):
         return observation.reshape((-1, *observation.shape[3:]))
     rows = ()
@@ -200,11 +200,11 @@ def rows_of(observation):
 
 
 def stacked(frames, rows):
-    """Stacks of frames, ``[S, T+1, E, k, ...]``.
+    """Make stacks of frames, ``[S, T+1, E, k, ...]``.
 
     Args:
         frames: ``[S, T+k, E, ...]``.
-        rows: ``[S, T+1, E, k]`` of ``frame_rows``.
+        rows: ``[S, T+1, E, k]``, from ``frame_rows``.
     """
     frame = frames.shape[3:]
     stacks = ops.gather(frames.reshape((-1, math.prod(frame))), rows.reshape(-1), 0)

@@ -1,7 +1,7 @@
-"""The policy and baseline network, the same Cell in actor, learner and evaluator.
+"""The policy and baseline network, the same Cell in actor, learner and evaluation.
 
-Input: observations and what else it asks for. Output: parameters of the policy's distribution and
-the baseline's value.
+Input: observations, and the other inputs that it names. Output: parameters of the action
+distribution, and the baseline's value.
 """
 
 import math
@@ -27,32 +27,32 @@ class ActorCriticPolicy(nn.Cell):
     ``distribution``; name it in ``algorithm_config["policy_and_network"]["type"]``. A torso of
     your own is a Cell with the constructor ``(observation_shape, **options)``, the attribute
     ``outputs`` and ``construct(x [N, ...]) -> [N, outputs]``; name it in ``network.torso``. It may
-    have ``prepare``, see below.
+    have a method ``prepare``, see below.
 
     Args:
         observation_space: Description of the space (``VectorEnvironment.spaces()``), with stacked
             frames as ``[k, ...]``.
-        distribution: Of the actions (``ops.distributions``).
+        distribution: Distribution of the actions (``ops.distributions``).
         torso: ``mlp``, ``shallow``, ``nature``, ``resnet`` or a class of your own; None:
-            ``automatic_torso``. Parts of a structured observation that have no image are put beside
-            the torso's features.
+            ``automatic_torso``. Parts of a structured observation that are not images are
+            concatenated with the torso's features.
         hidden_sizes: Width of each hidden layer of an ``mlp``.
-        activation: ``tanh`` or ``relu``, of an ``mlp``.
+        activation: Activation of an ``mlp``: ``tanh`` or ``relu``.
         core: ``none`` or ``lstm``.
         core_size: Units of the core.
         last_action_reward: Whether the last action and reward are inputs, beside the features.
-        separate_baseline: Whether the baseline has a torso of its own, so that its errors, far
-            larger than the policy's gradient, do not move the features of the policy. Only without
-            a core, of which such a baseline would have no memory.
+        separate_baseline: Whether the baseline has a torso of its own. Then its errors, which are
+            far larger than the policy's gradient, do not change the features of the policy. Not
+            possible with a core: such a baseline would have no memory.
         normalize_observations: Whether the numbers of an observation are scaled by their running
-            mean and variance (``nets/normalizer.py``). Images and Discrete parts stay as they are.
+            mean and variance (``nets/normalizer.py``). Images and Discrete parts are not scaled.
         options: Further arguments of the torso.
 
     Attributes:
-        inputs: What ``construct`` takes after the observation, by name.
-        state_size: Numbers of the core's state; 0 without a core.
-        parts: Of a structured observation, or 0.
-        frame_stack: Newest frames that are one observation; ``make_policy`` sets it.
+        inputs: Names of the inputs that ``construct`` takes after the observation.
+        state_size: Size of the core's state; 0 without a core.
+        parts: Number of parts of a structured observation, or 0.
+        frame_stack: Number of frames in one observation; ``make_policy`` sets it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ActorCriticPolicy(nn.Cell):
         normalize_observations=False,
         **options,
     ):
-        """Draw the initial weights from MindSpore's generator."""
+        """Draw the initial weights from MindSpore's random generator."""
         super().__init__()
         check_width("the action space", distribution.num_parameters, "outputs")
         self.distribution = distribution
@@ -97,10 +97,9 @@ class ActorCriticPolicy(nn.Cell):
         self.baseline_head = dense(width, 1, 1.0)
 
     def prepare(self, parts):
-        """What ``construct`` takes of observations, by NumPy and once for each frame.
+        """Prepare observations for ``construct``, with NumPy and once for each frame.
 
-        Stacks are made of what this returns: stacked frames are an axis of their own before those
-        of one frame.
+        Frames are stacked afterwards: the stack is an axis before those of one frame.
 
         Args:
             parts: ``[N, ...]`` of the environment's dtype, one for each part of an observation.
@@ -116,8 +115,8 @@ class ActorCriticPolicy(nn.Cell):
         Args:
             observation: ``[N, ...]`` as ``prepare`` returns it, or a tuple of these, one for each
                 part of a structured observation.
-            inputs: Those of ``inputs``: ``last_action [N, ...]``, ``last_reward [N]`` float32;
-                ``first [S, T, E]`` bool, ``core_state [S, E, state_size]`` float32.
+            inputs: The inputs named in ``inputs``: ``last_action [N, ...]``, ``last_reward [N]``
+                float32; ``first [S, T, E]`` bool, ``core_state [S, E, state_size]`` float32.
 
         Returns:
             ``(parameters [N, A], baseline [N])``, float32; with a core also ``core_state
@@ -125,11 +124,11 @@ class ActorCriticPolicy(nn.Cell):
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        features = self.beside_last(self.torso(observation), inputs)
+        features = self.with_last(self.torso(observation), inputs)
         if self.core is None:
             seen = features
             if self.baseline_torso is not None:
-                seen = self.beside_last(self.baseline_torso(observation), inputs)
+                seen = self.with_last(self.baseline_torso(observation), inputs)
             return self.policy_head(features), self.baseline_head(seen).squeeze(-1)
         first, state = inputs[-2:]
         unrolls, steps, envs = first.shape
@@ -146,17 +145,17 @@ class ActorCriticPolicy(nn.Cell):
         return self.policy_head(features), self.baseline_head(features).squeeze(-1), state
 
     def count_observations(self, observation, weight):
-        """Take rows into the running statistics of ``normalize_observations``.
+        """Add rows to the running statistics of ``normalize_observations``.
 
         Args:
-            observation: As of ``construct``.
-            weight: ``[N]`` float32, 1 for a row that is new and 0 for another.
+            observation: As in ``construct``.
+            weight: ``[N]`` float32: 1 for a new row, 0 for a row that does not count.
         """
         if self.normalizer is not None:
             self.normalizer.update(observation, weight)
 
-    def beside_last(self, features, inputs):
-        """Features, with the last action and reward beside them where they are inputs."""
+    def with_last(self, features, inputs):
+        """Concatenate features with the last action and reward, if these are inputs."""
         if not self.last_action_reward:
             return features
         last_reward = ops.expand_dims(ops.clamp(inputs[1], -1.0, 1.0), -1)
@@ -169,13 +168,13 @@ def numbers_to_normalize(observation_space, torso):
 
     Args:
         observation_space: Description of the space.
-        torso: Name of the torso; for ``mlp`` no part is an image.
+        torso: Name of the torso; with ``mlp``, no part counts as an image.
 
     Returns:
         A list with the number of elements of each part; 0 for an image or a choice.
 
     Raises:
-        ConfigError: If that is all there is.
+        ConfigError: If the observation has only images and choices.
     """
     sizes = []
     for leaf in leaves(observation_space).values():
@@ -191,7 +190,7 @@ def numbers_to_normalize(observation_space, torso):
 
 
 def time_major(batch):
-    """``[S, T, E, ...]`` to ``[T, S * E, ...]``; only small arrays go through here."""
+    """Turn ``[S, T, E, ...]`` into ``[T, S * E, ...]``; for small arrays, since it copies."""
     unrolls, rows, envs = batch.shape[:3]
     if unrolls > 1:
         batch = ops.transpose(batch, (1, 0, *range(2, batch.ndim)))

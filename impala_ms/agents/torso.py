@@ -1,6 +1,6 @@
-"""From observations of any supported space to features.
+"""Turn observations of any supported space into features.
 
-Input: observations, as arrays or tuples of their parts. Output: one row of features each.
+Input: observations, as arrays or as tuples of their parts. Output: a row of features for each.
 """
 
 import math
@@ -22,13 +22,13 @@ TORSOS = {
 
 
 class Torso(nn.Cell):
-    """Observations of any supported space to features ``[N, outputs]``.
+    """Turns observations of any supported space into features ``[N, outputs]``.
 
-    A single array goes through the network as it is. Of a structured observation, ``mlp`` takes
-    all parts side by side; any other network takes each image (a part of two dimensions or more),
-    and the other parts are put beside its features. A Discrete part is one-hot.
+    A single array goes through the network as it is. For a structured observation, ``mlp`` takes
+    all parts concatenated. Any other network takes each image (a part with two dimensions or more),
+    and the other parts are concatenated with its features. A Discrete part is one-hot.
 
-    Args: as of ``ActorCriticPolicy``.
+    Args: those of ``ActorCriticPolicy``.
     """
 
     def __init__(self, observation_space, torso, hidden_sizes, activation, options):
@@ -66,7 +66,7 @@ class Torso(nn.Cell):
         self.outputs = sum(network.outputs for network in self.networks) + beside
 
     def prepare(self, parts):
-        """As of ``ActorCriticPolicy``; parts without a network of their own stay as they are."""
+        """See ``ActorCriticPolicy``; parts without a network are returned as they are."""
         if self.single:
             return [self.whole.prepare(parts[0])]
         if not self.images:

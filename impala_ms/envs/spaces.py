@@ -101,14 +101,14 @@ class Leaf(NamedTuple):
         # As an unsigned number, a negative one is larger than all others.
         outside = counted.view(f"u{counted.itemsize}") >= self.size
         if outside.any():
-            first = tuple(np.argwhere(outside)[0].tolist())
-            env, *element = first
-            least = int(np.broadcast_to(self.start, self.shape)[tuple(element)])
-            most = least + int(np.broadcast_to(self.size, self.shape)[tuple(element)]) - 1
+            index = tuple(np.argwhere(outside)[0].tolist())
+            env, element = index[0], index[1:]
+            least = int(np.broadcast_to(self.start, self.shape)[element])
+            most = least + int(np.broadcast_to(self.size, self.shape)[element]) - 1
             field = f" for {self.path!r}" if self.path else ""
-            where = f" at {element}" if self.shape else ""
+            where = f" at {list(element)}" if self.shape else ""
             raise OutsideSpaceError(
-                f"the environment returned {values[first]}{field}{where} in an "
+                f"the environment returned {values[index]}{field}{where} in an "
                 f"observation, but the observation space allows {least} to {most}",
                 env,
             )

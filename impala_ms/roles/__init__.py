@@ -1,1 +1,1 @@
-"""What a rank does: one loop a file."""
+"""What a rank does, a loop in each file."""

@@ -1,7 +1,7 @@
-"""The loop of a rank that plays: take the newest weights, play an unroll, send it.
+"""The loop of a rank that acts: take the newest weights, play an unroll, send it.
 
-Input: weights of ``cluster/spoke``. Output: unrolls of ``agents/actor``, sent to the hub; on the
-first of these ranks also evaluations.
+Input: weights from ``cluster/spoke``. Output: unrolls of ``agents/actor``, sent to the hub; the
+first of these ranks also sends evaluations.
 """
 
 import logging
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 
 class Acting:
-    """An actor rank.
+    """The loop of an actor.
 
     Args:
         parts: Has ``actor`` (``PolicyActor``), ``spoke`` (begun), ``number`` (of this rank among
-            those that play), ``evaluate(actor, stop)``, which plays evaluation episodes, and
-            ``meanwhile()``, called during these, which says whether to stop.
+            those that act), ``evaluate(actor, stop)``, which plays evaluation episodes, and
+            ``meanwhile()``, which is called during these and says whether to stop.
         params: ``trainer_params``.
     """
 
@@ -29,12 +29,12 @@ class Acting:
         self.evaluated = 0
 
     def run(self):
-        """Play until the hub says to stop."""
+        """Play until the hub sends STOP."""
         while self.turn():
             pass
 
     def turn(self):
-        """One unroll with the newest weights; False when told to stop."""
+        """Play one unroll with the newest weights; False after a STOP."""
         began = time.perf_counter()
         turn = self.spoke.turn()
         if turn is None:
@@ -55,7 +55,7 @@ class Acting:
         self.actor.play(fields)
 
     def evaluate_if_due(self):
-        """On the first of the playing ranks, between unrolls."""
+        """Evaluate if it is due, on the first of the acting ranks."""
         every, version = self.params["eval_interval_updates"], self.actor.version
         if every and self.parts.number == 1 and version >= self.evaluated + every:
             self.evaluated = version - version % every
@@ -68,18 +68,18 @@ class Acting:
         self.spoke.say("evaluates")
         returns = self.parts.evaluate(self.actor, stop=self.told_to_stop)
         self.spoke.say("")
-        if returns is None:  # the run is ending
+        if returns is None:  # stopped, because the run ends
             return
         logger.info("evaluate in actor 1, avg_reward %.1f", returns.mean())
         message = pack_weights(version, self.actor.weights.read(), returns)
         self.spoke.send(EVALUATION, message, wait=self.spoke.transport.concurrent)
 
     def told_to_stop(self):
-        """Whether an evaluation is to end, as the run does."""
+        """Whether an evaluation must stop, because the run ends."""
         return self.spoke.drain() or self.parts.meanwhile()
 
 
 class ActorTrainer(compat.Trainer):
-    """MindSpore RL's trainer of an actor rank."""
+    """MindSpore RL's trainer for an actor."""
 
     loop_type = Acting

@@ -1,7 +1,7 @@
 """Work is a gradient: workers play and compute gradients, one parameter server applies them.
 
-Input: on a worker, weights of the server; on the server, gradients of its workers. Output:
-gradients; new weights.
+Input: on a worker, weights of the server; on the server, gradients of the workers. Output: on a
+worker, gradients; on the server, new weights.
 
     worker   unroll -> loss -> gradient, clipped by its global norm -> one message to the server
     server   gradients_per_update of them, weighted by their valid rows -> one optimiser step
@@ -18,42 +18,42 @@ from impala_ms.classes import resolve
 from impala_ms.roles.acting import Acting
 from impala_ms.trajectory import Layout
 
-TEXT_BYTES = 256  # of a message that says what is not finite
+TEXT_BYTES = 256  # limit of the text that says what is not finite
 
 
 class GradientLayout(Layout):
-    """A gradient, and what the server counts by.
+    """Layout of a gradient, with the numbers that the server counts.
 
     Args:
-        spec: ``TrajectorySpec`` of the unroll that it was computed from.
-        size: Of the gradient: trainable weights.
+        spec: ``TrajectorySpec`` of the unroll behind the gradient.
+        size: Number of trainable weights.
         statistics: Names of the numbers that describe the loss.
     """
 
     def __init__(self, spec, size, statistics):
-        """Take from the unroll's fields what the hub reads."""
+        """Add the fields of the unroll that the hub reads."""
         kept = ("episode_return", "episode_length", "behaviour_version", "env_steps")
         super().__init__(
             {
                 "gradient": ((size,), np.dtype(np.float32)),  # clipped
                 "statistics": ((len(statistics),), np.dtype(np.float32)),  # over valid rows
                 "valid_rows": ((), np.dtype(np.int64)),
-                "problem": ((TEXT_BYTES,), np.dtype(np.uint8)),  # text; zeros: there is none
+                "problem": ((TEXT_BYTES,), np.dtype(np.uint8)),  # text, filled with zeros
             }
             | {name: spec.fields[name] for name in (*kept, "wait_fraction")}
         )
 
     def valid_rows(self, work):
-        """Decisions behind one gradient, or behind a batch of them."""
+        """Number of decisions behind a gradient, or behind a batch of gradients."""
         return int(work["valid_rows"].sum())
 
     def problem(self, work):
-        """What in the worker's unroll was not finite."""
+        """Which value in the worker's unroll was not finite, or None."""
         return bytes(work["problem"]).rstrip(b"\0").decode(errors="ignore") or None
 
 
 class GradientStep(nn.Cell):
-    """The gradient of a batch by the loss of a learner, as one compiled graph.
+    """The gradient of a learner's loss, as one compiled graph.
 
     Args:
         learner: ``GradientLearner``.
@@ -64,10 +64,10 @@ class GradientStep(nn.Cell):
         self.learner = learner
 
     def construct(self, *tensors):
-        """Gradient and description of a batch.
+        """Compute the gradient and the statistics of a batch.
 
         Args:
-            *tensors: Of ``learner.tensors``.
+            *tensors: Those of ``learner.tensors``.
 
         Returns:
             ``(gradient [size], statistics and norm before clipping [K + 1])`` float32.
@@ -81,9 +81,9 @@ class GradientStep(nn.Cell):
 
 
 class Working(Acting):
-    """A worker rank: an actor that computes the gradient of what it has played.
+    """The loop of a worker: it plays as an actor, and sends the gradient of its unroll.
 
-    Args: as of ``Acting``; parts also has ``learner`` and ``spec``.
+    Args: those of ``Acting``; ``parts`` also has ``learner`` and ``spec``.
     """
 
     def __init__(self, parts, params):
@@ -109,18 +109,18 @@ class Working(Acting):
         fields["statistics"][...] = statistics.asnumpy()
 
     def begin(self):
-        """Compile the gradient; no weights are needed."""
+        """Compile the gradient; weights are not needed for that."""
         self.step.compile(*self.learner.tensors(self.batch))
 
 
 class WorkerTrainer(compat.Trainer):
-    """MindSpore RL's trainer of a worker rank."""
+    """MindSpore RL's trainer for a worker."""
 
     loop_type = Working
 
 
 class GradientServer(GradientLearner):
-    """Applies gradients: RMSProp's and Adam's statistics are here, shared by all workers.
+    """Applies gradients. The optimiser's statistics are here, shared by all workers.
 
     Args:
         policy: Network whose weights are learned.
@@ -133,7 +133,7 @@ class GradientServer(GradientLearner):
     """
 
     def __init__(self, policy, params, total_env_steps, described_by):
-        """Give each parameter its place in a gradient."""
+        """Give each parameter its range in a gradient."""
         super().__init__(policy, params, total_env_steps)
         self.statistics, self.columns = described_by.statistics, described_by.columns
         self.mean = params["loss_reduction"] == "mean"
@@ -143,17 +143,17 @@ class GradientServer(GradientLearner):
         self.size = ends[-1]
 
     def construct(self, lr, new, shares, gradients, statistics):
-        """One update; with a gradient that is not finite the weights stay.
+        """Make one update; if the gradient is not finite, the weights do not change.
 
         Args:
             lr: Scalar float32.
-            new: Not used: gradients are applied once.
-            shares: ``[G]`` float32, weight of each gradient.
+            new: Not used: a gradient is applied only once.
+            shares: ``[G]`` float32, factor of each gradient.
             gradients: ``[G, size]`` float32.
             statistics: ``[G, K + 1]`` float32.
 
         Returns:
-            ``[K + 2]`` float32: means of the statistics, whether the gradient was applied.
+            ``[K + 2]`` float32: means of the statistics, then whether the gradient was applied.
         """
         weights = ops.expand_dims(shares, -1)
         flat = (weights * gradients).sum(0)
@@ -170,14 +170,14 @@ class GradientServer(GradientLearner):
     def tensors(self, batch):
         """Shares, gradients and statistics of a batch."""
         rows = np.maximum(batch["valid_rows"], 1).astype(np.float32)
-        # A mean loss: the gradient of all rows together. A sum: the sum of the gradients.
+        # For a mean loss, the gradient of the mean over all rows; for a sum, the sum of gradients.
         shares = rows / rows.sum() if self.mean else np.ones_like(rows)
         arrays = shares, batch["gradient"], batch["statistics"]
         return [ms.Tensor.from_numpy(array) for array in arrays]
 
 
 class Gradients:
-    """How workers and a server are made.
+    """Makes workers and a parameter server.
 
     Args:
         config: ``Config``.
@@ -185,10 +185,11 @@ class Gradients:
     Attributes:
         name: Of what travels, in the logs.
         is_answered: A worker goes on only with weights that contain its own gradient, so that the
-            policy lag grows with the workers and not with buffers.
-        per_update: Gradients in an update.
-        in_flight: Buffers of one worker.
-        needed: With fewer workers an update would never be full: each has one gradient under way.
+            policy lag grows with the number of workers and not of buffers.
+        per_update: Gradients in one update.
+        in_flight: Number of buffers of a worker.
+        needed: With fewer workers an update never gets all its gradients, since each worker has
+            only one gradient under way.
     """
 
     name = "gradients"
@@ -201,7 +202,7 @@ class Gradients:
         self.per_update = self.needed = config.trainer_params["gradients_per_update"]
 
     def acting(self, spec, policy, parts):
-        """``(layout of the messages, MindSpore RL's trainer of a worker)``."""
+        """``(layout of the messages, trainer of a worker)``."""
         parts.spec = spec
         parts.learner = build.make_learner(self.config, policy)
         trainer = WorkerTrainer(parts, self.config.trainer_params)
@@ -220,10 +221,10 @@ class Gradients:
         return self.layout(spec, policy), server
 
     def row(self, dropped):
-        """Columns of A3C: so many gradients were dropped since the last row."""
+        """Further columns of a row, when so many gradients were dropped since the last row."""
         return {"gradients_dropped": dropped}
 
     def layout(self, spec, policy):
-        """Of a message."""
+        """The layout of a message."""
         size = sum(parameter.size for parameter in policy.trainable_params())
         return GradientLayout(spec, size, (*self.learner_type.statistics, "gradient_norm"))

@@ -1,7 +1,7 @@
 """The loop of a rank that learns: take a batch, update, publish the weights.
 
-Input: full batches of ``cluster/hub``. Output: new weights, which the hub gives to its spokes; what
-happened goes to ``roles/records``. A parameter server is such a rank, whose learner applies
+Input: full batches of ``cluster/hub``. Output: new weights, which the hub gives to its spokes; and
+records, by ``roles/records``. The loop is also that of a parameter server: its learner applies
 gradients.
 """
 
@@ -13,20 +13,20 @@ from impala_ms import compat
 from impala_ms.errors import RunError
 from impala_ms.replay import Replay
 from impala_ms.roles.records import Records
-from impala_ms.seeds import REPLAY
+from impala_ms.seeds import FOR_REPLAY
 
-TAKE_S = 0.2  # between two looks at signals while there is no batch
-SKIPS_IN_A_ROW = 10  # that end the run
+TAKE_S = 0.2  # longest wait for a batch before signals are checked again
+SKIPS_IN_A_ROW = 10  # so many skipped updates in a row end the run
 
 
 class Learning:
-    """The learner's rank.
+    """The loop of a learner.
 
     Args:
         parts: Has ``learner``, ``hub`` (begun), ``store`` (of its intake), ``recorder``,
-            ``sinks``, ``work`` (what travels), ``spaces`` (of the environment), ``job``
+            ``sinks``, ``work`` (what travels), ``spaces`` (of the environment), ``process``
             (``impala_ms.process.Run``),
-            ``best_return`` (of a resumed run) and with N = 1 ``partner``, the loop that plays in
+            ``best_return`` (of a resumed run), and ``partner``: with N = 1 the loop that acts in
             the same process, else None.
         params: ``trainer_params``, ``action_repeat``, ``actors``.
     """
@@ -34,15 +34,15 @@ class Learning:
     def __init__(self, parts, params):
         self.params = params
         self.learner, self.hub, self.store = parts.learner, parts.hub, parts.store
-        self.recorder, self.job, self.partner = parts.recorder, parts.job, parts.partner
+        self.recorder, self.process, self.partner = parts.recorder, parts.process, parts.partner
         self.records = Records(parts, params)
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
-        seed = params["seed"], self.job.config.epoch, REPLAY
+        seed = params["seed"], self.process.config.epoch, FOR_REPLAY
         self.replay = Replay(params.get("replay_batches", 1), np.random.default_rng(seed))
 
     def run(self):
-        """Learn until the steps are reached, the user says to stop or a rank fails; then save."""
+        """Learn until the steps are reached, the user stops the run or a rank fails; then save."""
         try:
             if not self.finished() and self.partner is None:
                 self.hub.start()
@@ -52,12 +52,12 @@ class Learning:
             self.records.end()
 
     def finished(self):
-        """Whether the steps are reached or the user has said to stop."""
+        """Whether the steps are reached or the user has stopped the run."""
         done = self.recorder.env_steps >= self.params["total_env_steps"]
-        return done or self.job.stop_requested
+        return done or self.process.stop_requested
 
     def turn(self):
-        """One update, in MindSpore RL's terms one episode: ``(loss, returns, steps)``."""
+        """Make one update, MindSpore RL's episode: ``(loss, return, steps)``; None at the end."""
         self.recorder.waiting.begin(time.monotonic())
         batch = self.next_batch()
         while batch is None:
@@ -77,13 +77,13 @@ class Learning:
         """The next full batch, or None if there is none yet."""
         if self.partner is None:
             return self.hub.take(TAKE_S)
-        self.hub.mailbox.pump()  # N = 1: take turns in this process
+        self.hub.mailbox.pump()  # N = 1: learner and actor take turns in this process
         self.partner.turn()
         self.hub.mailbox.pump()
         return self.hub.take(0.0)
 
     def update(self, batch):
-        """Learn from a batch and count it; returns the loss."""
+        """Learn from a batch and count it; return the loss."""
         self.records.took_s = time.monotonic()
         env_steps = self.recorder.env_steps
         statistics = self.learner.learn(batch, env_steps)
@@ -102,7 +102,7 @@ class Learning:
         return statistics["loss_total"]
 
     def check_skips(self, statistics):
-        """End the run when updates in a row had to be left out."""
+        """End the run if too many updates in a row were skipped."""
         self.skipped_in_a_row = 0 if statistics["applied"] else self.skipped_in_a_row + 1
         if self.skipped_in_a_row == SKIPS_IN_A_ROW:
             raise RunError(
@@ -113,6 +113,6 @@ class Learning:
 
 
 class LearnerTrainer(compat.Trainer):
-    """MindSpore RL's trainer of the learner's rank."""
+    """MindSpore RL's trainer for the learner."""
 
     loop_type = Learning

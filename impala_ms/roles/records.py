@@ -1,4 +1,4 @@
-"""What is kept of a run while it learns: rows of metrics, checkpoints, the best evaluation.
+"""The records of a run: rows of metrics, checkpoints, the best evaluation, the progress line.
 
 Input: the counts of ``metrics/recorder`` and of the hub's intake. Output: ``metrics.csv`` and the
 other sinks, files in ``checkpoints`` and ``snapshots``, the progress line.
@@ -12,30 +12,30 @@ from impala_ms.metrics import progress
 
 logger = logging.getLogger(__name__)
 
-SHOWN_S = 2.0  # that the learner waits without a word
+SHOWN_S = 2.0  # a longer wait of the learner is shown
 
 
 class Records:
-    """The records of the rank that learns.
+    """Keeps the records on the rank that learns.
 
-    Args: as of ``Learning``.
+    Args: those of ``Learning``.
     """
 
     def __init__(self, parts, params):
         self.parts, self.params = parts, params
-        self.learner, self.hub, self.job = parts.learner, parts.hub, parts.job
+        self.learner, self.hub, self.process = parts.learner, parts.hub, parts.process
         self.recorder, self.best_return = parts.recorder, parts.best_return
         self.logged_s = self.saved_s = self.took_s = self.shown_s = time.monotonic()
         self.snapshot_s = self.saved_s
-        self.dropped = 0  # of the intake's count, already in the recorder's
-        self.works_dropped = 0  # of the intake's count, already in a row
-        self.before = self.recorder.env_steps + self.recorder.env_steps_dropped  # a resumed run
+        self.dropped = 0  # steps dropped by the intake that the recorder has already counted
+        self.works_dropped = 0  # pieces of work dropped by the intake that are already in a row
+        self.before = self.recorder.env_steps + self.recorder.env_steps_dropped  # before a resume
         self.saved = None  # path of the newest checkpoint
-        self.saved_updates = self.recorder.updates  # those of a resumed run are on the disk
+        self.saved_updates = self.recorder.updates  # a resumed run has their checkpoint
         self.last_row = {}
 
     def keep(self, finished):
-        """After an update: what actors reported, and a row or a checkpoint when it is due."""
+        """After an update: add what actors reported; write a row or a checkpoint if it is due."""
         while self.hub.intake.episodes:
             self.recorder.episodes.add(*self.hub.intake.episodes.popleft())
         while self.hub.evaluations:
@@ -51,27 +51,27 @@ class Records:
             self.save_snapshot()
 
     def take_evaluation(self, version, flat, returns):
-        """Log an evaluation, and keep its weights if it is the best so far."""
+        """Note an evaluation, and save its weights if it is the best so far."""
         mean = float(returns.mean())
         self.recorder.evaluation = mean, version
         if self.best_return is None or mean > self.best_return:
             self.best_return = mean
             state = self.state() | {"eval_version": version, "eval_returns": returns.tolist()}
             weights = self.learner.named_weights(flat)
-            checkpoint.save(self.job.checkpoints, checkpoint.BEST, weights, state)
+            checkpoint.save(self.process.checkpoints, checkpoint.BEST, weights, state)
 
     def write_row(self, now):
-        """One row of metrics and one line in the learner's log."""
+        """Write a row of metrics and a line of the learner's log."""
         self.logged_s = now
         recorder, concurrent = self.recorder, self.hub.transport.concurrent
         self.count_dropped()
         row = recorder.row(now)
         total, speed = self.params["total_env_steps"], row["env_steps_per_s"]
         eta_s = None
-        if speed and self.last_row:  # the first rate is that of a few steps
+        if speed and self.last_row:  # the first rate is over too few steps
             eta_s = max(0, total - recorder.env_steps) / speed
         row |= {
-            "wall_time_s": self.job.wall_time_s(),
+            "wall_time_s": self.process.wall_time_s(),
             "env_frames": recorder.env_steps * self.params["action_repeat"],
             "ranks_alive": 1 + len(self.hub.roster.alive) * concurrent,
             "total_env_steps": total,
@@ -100,7 +100,7 @@ class Records:
             self.save_snapshot()
 
     def save(self):
-        """Write a checkpoint, unless there is one of this update, and delete those too old."""
+        """Write a checkpoint, unless this update has one, and delete the oldest ones."""
         self.saved_s = time.monotonic()
         if self.saved_updates == self.recorder.updates:
             return
@@ -108,44 +108,44 @@ class Records:
         parameters = self.learner.named_parameters()
         network = [parameter.name for parameter in self.learner.weights.parameters]
         state = self.state() | {"network": network, "spaces": self.parts.spaces}
-        self.saved = checkpoint.save(self.job.checkpoints, name, parameters, state)
+        self.saved = checkpoint.save(self.process.checkpoints, name, parameters, state)
         self.saved_updates = self.recorder.updates
-        checkpoint.prune(self.job.checkpoints, self.params["checkpoints_kept"])
+        checkpoint.prune(self.process.checkpoints, self.params["checkpoints_kept"])
 
     def save_snapshot(self):
         """Write the weights alone, for an evaluation after the run."""
         self.snapshot_s = time.monotonic()
         recorder = self.recorder
         taken = snapshots.Taken(
-            round(self.job.wall_time_s(), 3), recorder.env_steps, recorder.updates
+            round(self.process.wall_time_s(), 3), recorder.env_steps, recorder.updates
         )
-        snapshots.save(self.job.run_dir, self.learner.weights.read(), taken)
+        snapshots.save(self.process.run_dir, self.learner.weights.read(), taken)
 
     def state(self):
-        """What a checkpoint holds beside parameters."""
+        """What a checkpoint holds beside the parameters."""
         waiting = self.env_steps_waiting()
         return {
             "totals": self.recorder.totals() | {"env_steps_waiting": waiting},
-            "epoch": self.job.config.epoch,
-            "wall_time_s": self.job.wall_time_s(),
+            "epoch": self.process.config.epoch,
+            "wall_time_s": self.process.wall_time_s(),
             "best_return": self.best_return,
-            "config": self.job.config.to_json(),
+            "config": self.process.config.to_json(),
         }
 
     def count_dropped(self):
-        """Add what the intake has dropped since to the recorder's count; returns the total."""
+        """Add steps that the intake has newly dropped to the recorder; return the total."""
         newly = self.hub.intake.env_steps_dropped - self.dropped
         self.dropped += newly
         self.recorder.env_steps_dropped += newly
         return self.recorder.env_steps_dropped
 
     def env_steps_waiting(self):
-        """Environment steps that arrived and are neither learned from nor dropped yet."""
+        """Environment steps that have arrived and are neither learned from nor dropped."""
         settled = self.recorder.env_steps + self.count_dropped()
         return self.before + self.hub.intake.env_steps_received - settled
 
     def show_wait(self, what=""):
-        """Say on the progress line what the learner waits for, once that takes long."""
+        """Show on the progress line what the learner waits for, if that takes long."""
         now = time.monotonic()
         waited_s = now - max(self.logged_s, self.took_s)
         if waited_s < SHOWN_S or now - self.shown_s < SHOWN_S / 2:
@@ -157,20 +157,20 @@ class Records:
         row = {"env_steps": self.recorder.env_steps, "total_env_steps": total} | self.last_row
         row |= {"env_steps_per_s": None, "eta_s": None}
         row["waiting_for"] = f"{what} ({waited_s:.0f} s)"
-        self.job.console.write(progress.encode(row) + "\n")
+        self.process.console.write(progress.encode(row) + "\n")
 
     def while_evaluating(self):
-        """With N = 1: show that the actor evaluates; whether it is to stop."""
+        """With N = 1, called during an evaluation: show it; return whether to stop."""
         self.show_wait("an evaluation")
-        return self.job.stop_requested
+        return self.process.stop_requested
 
     def summary(self):
-        """What ``status.json`` says of the run beside its state."""
+        """What ``status.json`` says about the run beside its state."""
         recorder = self.recorder
-        saved = self.saved or next(iter(checkpoint.listing(self.job.checkpoints)), None)
+        saved = self.saved or next(iter(checkpoint.listing(self.process.checkpoints)), None)
         return {
             "env_steps": recorder.env_steps,
-            # what has not become a whole batch by now is left over
+            # what has not become part of a full batch counts as dropped
             "env_steps_dropped": self.env_steps_waiting() + recorder.env_steps_dropped,
             "episodes": recorder.episodes.count,
             "best_eval_return": self.best_return,

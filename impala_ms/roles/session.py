@@ -1,4 +1,4 @@
-"""Build what a rank needs for its role, run it, end it in order.
+"""Make the parts of a rank for its role, run it, end it in good order.
 
 Input: a ``Run`` of ``impala_ms.process``: configuration, place, transport. Output: a trained
 network in the run folder.
@@ -30,11 +30,11 @@ from impala_ms.trajectory import Batches
 
 logger = logging.getLogger(__name__)
 
-RESTARTS = 3  # of a rank in a row, each of which comes to nothing
+RESTARTS = 3  # so many failed restarts of a rank in a row; then it is left out
 
 
 class RoleSession(compat.Session):
-    """One rank of a run: it learns, plays, or with N = 1 both.
+    """One rank of a run: it learns, acts, or with N = 1 does both.
 
     Args:
         run: ``impala_ms.process.Run``.
@@ -42,7 +42,7 @@ class RoleSession(compat.Session):
 
     def __init__(self, run):
         super().__init__(None, params=run.config.trainer_params, callbacks=[])
-        self.job, self.config = run, run.config
+        self.process, self.config = run, run.config
         self.hub = self.spoke = None
         self.environment = self.sinks = self.loop = None
         self.algorithm = algorithms.module_of(run.config.algorithm)
@@ -53,7 +53,7 @@ class RoleSession(compat.Session):
             self.spoke = self.make_spoke(Mailbox(run.spoke_end))
 
     def make_hub(self, mailbox):
-        """The end of the rank that learns."""
+        """Make the hub, on the rank that learns."""
         params, rounds = self.params, self.params["synchronous"] and mailbox.transport.concurrent
         every = self.config.actors if self.params["synchronous"] else None
         return (RoundsHub if rounds else Hub)(
@@ -64,21 +64,21 @@ class RoleSession(compat.Session):
             start_timeout_s=params["start_timeout_s"],
             heartbeat_s=params["heartbeat_s"],
             restarts=0 if every else params["restart_actors"] * RESTARTS,
-            refusals=1 if every else REFUSED_IN_A_ROW,  # a round needs all its work
+            refusals=1 if every else REFUSED_IN_A_ROW,  # a round needs the work of all ranks
         )
 
     def make_spoke(self, mailbox):
-        """The end of a rank that plays."""
+        """Make the spoke, on a rank that acts."""
         rounds = self.params["synchronous"] and mailbox.transport.concurrent
         return (RoundsSpoke if rounds else Spoke)(
             mailbox,
-            self.job.place.spoke_of[0] if self.job.place.spoke_of else 0,
+            self.process.place.spoke_of[0] if self.process.place.spoke_of else 0,
             heartbeat_s=self.params["heartbeat_s"],
             waits_for_answer=self.work.is_answered,
         )
 
     def play(self):
-        """Play the part of this rank until the run ends."""
+        """Do the work of this rank until the run ends."""
         acting = None
         if self.spoke is not None:
             acting = self.build_acting()
@@ -88,23 +88,26 @@ class RoleSession(compat.Session):
             logger.info("told to stop after %d env steps", acting.loop.actor.env_steps)
             return
         wanted = self.config.actors if self.params["synchronous"] else 1
-        spaces = self.hub.await_hello(wanted, lambda: self.job.stop_requested)
+        spaces = self.hub.await_hello(wanted, lambda: self.process.stop_requested)
         if spaces is not None:
             self.build_learning(spaces, acting).train()
 
     def build_acting(self):
-        """Environment, network, compiled policy; the learner prepares at the same time."""
-        config, params, spoke, job = self.config, self.params, self.spoke, self.job
-        epoch, envs, number = config.epoch, config.collect_env_params["num_envs"], job.number
-        of_environments = seeds.episode_seeds(params["seed"], epoch, number, job.incarnation, envs)
+        """Make environment, network and compiled policy, while the learner prepares."""
+        config, params, spoke, process = self.config, self.params, self.spoke, self.process
+        epoch, envs, number = config.epoch, config.collect_env_params["num_envs"], process.number
+        of_environments = seeds.episode_seeds(
+            params["seed"], epoch, number, process.incarnation, envs
+        )
         self.environment = build.make_environment(config, "collect", envs, of_environments)
         spaces = self.environment.spaces()
         spoke.hello(spaces, self.environment.step_limit)
-        if job.rank > 0 and params["pin_actors"]:  # not the environment's threads and processes
+        # After the environments are made: their threads and processes may use any core.
+        if process.rank > 0 and params["pin_actors"]:
             cores = device.keep_to_cores(params["actor_threads"])
             logger.info("computes on %s", "any core" if cores is None else f"cores {cores}")
         policy = build.make_policy(config, spaces)
-        of_actions = seeds.of_actions(params["seed"], epoch, number, job.incarnation)
+        of_actions = seeds.of_actions(params["seed"], epoch, number, process.incarnation)
         rng = np.random.default_rng(of_actions)
         actor = build.make_actor(config, policy, self.environment, rng)
         spec = build.make_spec(config, spaces, policy)
@@ -122,29 +125,29 @@ class RoleSession(compat.Session):
         )
         layout, trainer = self.work.acting(spec, policy, parts)
         spoke.begin([layout.empty() for _ in range(self.work.in_flight)], actor.weights.size)
-        if job.rank > 0:
+        if process.rank > 0:
             what = self.work.name, layout.nbytes, layout.digest()
             logger.info("%s of %d bytes, layout %s", *what)
         actor.begin()
         return trainer
 
     def build_learning(self, spaces, partner):
-        """Network, saved state, first weights to the actors, compiled step."""
-        config, params, job, hub = self.config, self.params, self.job, self.hub
-        set_seed(params["seed"] % 2**32)  # of the first weights; actors get theirs from here
+        """Make network and learner, restore, send the first weights, compile the step."""
+        config, params, process, hub = self.config, self.params, self.process, self.hub
+        set_seed(params["seed"] % 2**32)  # for the first weights, which the actors get from here
         chosen = choices.settle_torso(config, spaces)
         for line in [*chosen, *choices.warnings(config, spaces, hub.has_step_limit())]:
             logger.info(line)
-            job.console.write(f"{line}\n")
+            process.console.write(f"{line}\n")
         policy = build.make_policy(config, spaces)
         spec = build.make_spec(config, spaces, policy)
         layout, learner = self.work.learning(spec, policy)
         state = self.restore(learner, spaces)
         size = sum(parameter.size for parameter in policy.get_parameters())
-        job.console.write(f"{choices.described(config, spaces)}, {size:,} weights\n")
+        process.console.write(f"{choices.described(config, spaces)}, {size:,} weights\n")
         recorder = Recorder(time.monotonic(), state.get("totals"))
         if config.resume:
-            job.console.write(
+            process.console.write(
                 f"resumed from {state['path'].name}: {recorder.env_steps:,} env steps, "
                 f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
@@ -153,7 +156,7 @@ class RoleSession(compat.Session):
         lag = params["max_policy_lag"]
         hub.begin(Intake(layout, store, max_policy_lag=lag, version=version), learner.weights.size)
         hub.publish(version, learner.weights.read())
-        hub.mailbox.pump()  # the first weights are under way while the step is compiled
+        hub.mailbox.pump()  # sends the first weights before the step is compiled
         parts = SimpleNamespace(
             learner=learner,
             hub=hub,
@@ -161,7 +164,7 @@ class RoleSession(compat.Session):
             recorder=recorder,
             sinks=None,
             spaces=spaces,
-            job=job,
+            process=process,
             partner=partner and partner.loop,
             work=self.work,
             best_return=state.get("best_return"),
@@ -175,61 +178,60 @@ class RoleSession(compat.Session):
         if partner is not None:
             partner.loop.parts.meanwhile = self.loop.records.while_evaluating
         if nothing := nothing_left(recorder.env_steps, params["total_env_steps"]):
-            job.console.write(f"{nothing}\n")
+            process.console.write(f"{nothing}\n")
         elif not self.loop.finished():
-            job.console.write("compiling the learner's step, then it begins\n")
+            process.console.write("compiling the learner's step, then it begins\n")
             began = time.perf_counter()
             learner.warm_up(layout.batch(self.work.per_update))
             logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
-        # Until here a resume has changed nothing of the run: all that may not fit was tried.
+        # A resume changes the run folder only from here on: everything that may fail was tried.
         parts.sinks = self.sinks = self.make_sinks(recorder, learner)
-        record(job.run_dir, config)
-        adopt(job.run_dir)
+        record(process.run_dir, config)
+        adopt(process.run_dir)
         return trainer
 
     def restore(self, learner, spaces):
-        """Give the learner its saved state, or the weights that it is to begin with.
+        """Give the learner its saved state, or the first weights that the user wants.
 
         Returns:
-            What the checkpoint of a run that is resumed says beside parameters, and its ``path``;
-            else nothing.
+            In a resumed run, the state in its checkpoint with the ``path``; else an empty dict.
         """
         if self.config.resume:
-            path, saved, state = checkpoint.latest(self.job.checkpoints)
+            path, saved, state = checkpoint.latest(self.process.checkpoints)
             checkpoint.restore(learner.parameters_dict(), saved, path)
             build.check_actions(state, spaces, path)
-            self.job.wall_time_before_s = state["wall_time_s"]
+            self.process.wall_time_before_s = state["wall_time_s"]
             logger.info("resumed from %s", path)
             return state | {"path": path}
         if self.params["init_from"]:
             begun_with = build.begin_with(self.config, learner, spaces)
-            self.job.console.write(f"the first weights are those of {begun_with}\n")
+            self.process.console.write(f"the first weights are those of {begun_with}\n")
         return {}
 
     def make_sinks(self, recorder, learner):
-        """Where rows go; rows and snapshots of updates that a resume makes again are dropped."""
-        folder = self.job.run_dir
+        """Make the sinks; a resume removes rows and snapshots of updates that it makes again."""
+        folder = self.process.run_dir
         columns = together(self.algorithm.columns, learner.columns)
         table = CsvSink(folder / "metrics.csv", columns)
         if self.config.resume:
             table.rewind_to(recorder.updates)
             snapshots.rewind_to(folder, recorder.updates)
-        sinks = [table, ConsoleSink(self.job.console)]
+        sinks = [table, ConsoleSink(self.process.console)]
         if self.params["tensorboard"]:
             resumed_at = recorder.env_steps if self.config.resume else None
             sinks.append(TensorBoardSink(folder, columns, resumed_at))
         return Sinks(sinks)
 
     def report(self, reason):
-        """Tell the hub why this rank fails."""
+        """Tell the hub why this rank has failed."""
         self.spoke.send(ERROR, encode({"reason": reason}))
 
     def summary(self):
-        """What ``status.json`` says of the run beside its state."""
+        """What ``status.json`` says about the run beside its state."""
         return {} if self.loop is None else self.loop.records.summary()
 
     def close(self):
-        """On the rank that learns: have the others stop; then close the files.
+        """On the rank that learns, stop the others; then close the files.
 
         Returns:
             Whether every other rank is known to end by itself.
@@ -240,7 +242,7 @@ class RoleSession(compat.Session):
         return answered
 
     def release(self):
-        """Close the environments; what they do then changes nothing about the run."""
+        """Close the environments; if that fails, the result of the run stays the same."""
         if self.environment is not None:
             try:
                 self.environment.close()

@@ -1,11 +1,14 @@
-"""Work is an unroll: actors play, one learner computes the gradients."""
+"""Work is an unroll: actors play, one learner computes gradients and applies them.
+
+Input: ``Config``. Output: the loop of an actor, the learner, and the layout of their messages.
+"""
 
 from impala_ms.agents import build
 from impala_ms.roles.acting import ActorTrainer
 
 
 class Unrolls:
-    """How actors and a learner are made.
+    """Makes actors and a learner.
 
     Args:
         config: ``Config``.
@@ -13,9 +16,9 @@ class Unrolls:
     Attributes:
         name: Of what travels, in the logs.
         is_answered: Whether an actor waits for new weights after each unroll.
-        per_update: S, unrolls in a batch.
-        in_flight: Buffers of one actor.
-        needed: Actors without which no batch could be filled.
+        per_update: S, number of unrolls in a batch.
+        in_flight: Number of buffers of an actor.
+        needed: The smallest number of actors with which a batch can be filled.
     """
 
     name = "unrolls"
@@ -29,11 +32,11 @@ class Unrolls:
         self.in_flight = per_round if params["synchronous"] else params["unrolls_in_flight"]
 
     def acting(self, spec, policy, parts):
-        """``(layout of the messages, MindSpore RL's trainer of an actor)``."""
+        """``(layout of the messages, trainer of an actor)``."""
         return spec, ActorTrainer(parts, self.config.trainer_params)
 
     def row(self, dropped):
-        """Columns beside those that all algorithms have, if so many unrolls were dropped."""
+        """Further columns of a row, when so many unrolls were dropped since the last row."""
         return {}
 
     def learning(self, spec, policy):

@@ -1,4 +1,4 @@
-"""The actor on an environment and a network that count: every row by equality."""
+"""The actor on an environment and a network that count: all rows are known exactly."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ from impala_ms.trajectory import ALIGNMENT_BYTES, TrajectorySpec
 from tests import compiled, fakes  # noqa: F401  compiled sets graph mode
 
 T, E = 4, 3
-LENGTHS = (2, 3, 5)  # environment e begins with episode e of these
+LENGTHS = (2, 3, 5)  # environment e begins with the e-th of these
 REWARDS = (1.0, 10.0, 100.0)
 ABSURD = 0xA5
 
@@ -36,12 +36,12 @@ def make_actor(environment, seed=0):
 
 
 def weights(slope=0.0, bias=0.0):
-    """Action 1 has the logit ``slope * count + bias``, action 0 has 0."""
+    """Weights that give action 1 the logit ``slope * count + bias`` and action 0 the logit 0."""
     return np.float32([0, slope, 0, bias, 0])
 
 
 def unroll_buffer(environment):
-    """Views of an unroll that nobody has written to yet."""
+    """Views of an unroll filled with absurd values."""
     spec = TrajectorySpec(
         unroll_length=T,
         num_envs=environment.num_envs,
@@ -56,14 +56,14 @@ def unroll_buffer(environment):
 
 
 def showing(observation):
-    """A stream at these observations."""
+    """A stream whose present observation is this."""
     stream = module.Stream(counting(envs=len(observation)), fakes.linear_net((1,), 2))
     stream.observation = [observation]
     return stream
 
 
 def play(actor, unrolls):
-    """So many unrolls with the versions 0, 1, 2 ... as copies."""
+    """Play so many unrolls, with the versions 0, 1, 2 …, each in a buffer of its own."""
     played = []
     for version in range(unrolls):
         actor.set_weights(version, weights(slope=2.0, bias=version))
@@ -74,7 +74,7 @@ def play(actor, unrolls):
 
 
 def timeline(env, rows, lengths=LENGTHS):
-    """What happens in one environment: lists of ``rows`` (observation, first: one more)."""
+    """The rows of one environment as lists of ``rows`` values; ``rows + 1`` observations."""
     observation, first = [0], [True]
     reward, over, returns, counts = [], [], [], []
     episode, step, total = env, 0, 0.0
@@ -107,17 +107,17 @@ UNROLLS = 5
 
 @pytest.fixture(scope="module", params=["terminated", "truncated"])
 def played(request):
-    """How episodes end, and unrolls that follow each other."""
+    """``(how episodes end, consecutive unrolls)``."""
     return request.param, play(make_actor(counting(request.param)), UNROLLS)
 
 
 class TestUnrolls:
     def rows(self, played, name):
-        """A field of all unrolls, one after the other."""
+        """A field of all unrolls, concatenated."""
         values = [unroll[name][:T] for unroll in played[1]]
         return np.concatenate(values)
 
-    def test_observations_and_first(self, played):
+    def test_rows_hold_observations_and_first(self, played):
         observation, first, *_ = expected(T * UNROLLS)
         assert observation.max() == 5
         for number, unroll in enumerate(played[1]):
@@ -130,17 +130,17 @@ class TestUnrolls:
             np.testing.assert_array_equal(before["observation"][T], after["observation"][0])
             np.testing.assert_array_equal(before["first"][T], after["first"][0])
 
-    def test_rewards_are_raw_and_ends_are_terminations_only(self, played):
+    def test_rewards_are_raw_and_truncation_is_not_terminated(self, played):
         _, first, reward, over, *_ = expected(T * UNROLLS)
         assert reward.max() == 100
         assert 5 < over.sum() < 20
         np.testing.assert_array_equal(self.rows(played, "reward"), reward)
         terminated = over if played[0] == "terminated" else np.zeros_like(over)
         np.testing.assert_array_equal(self.rows(played, "terminated"), terminated)
-        # the row after an end is the reset row
+        # the row after the end of an episode is a reset row
         np.testing.assert_array_equal(first[2:], over[:-1])
 
-    def test_episodes(self, played):
+    def test_unroll_holds_returns_and_lengths_of_finished_episodes(self, played):
         *_, returns, counts = expected(T * UNROLLS)
         lengths = self.rows(played, "episode_length")
         np.testing.assert_array_equal(lengths, counts)
@@ -148,7 +148,7 @@ class TestUnrolls:
         assert set(counts[ended]) == set(LENGTHS)
         np.testing.assert_array_equal(self.rows(played, "episode_return")[ended], returns[ended])
 
-    def test_versions_steps_and_waits(self, played):
+    def test_unroll_holds_version_steps_and_wait(self, played):
         _, first, *_ = expected(T * UNROLLS)
         for number, unroll in enumerate(played[1]):
             assert unroll["behaviour_version"] == number
@@ -161,7 +161,7 @@ class TestUnrolls:
             wanted = np.stack([np.zeros_like(count), 2.0 * count + version], -1)
             np.testing.assert_array_equal(unroll["behaviour_logits"], wanted)
 
-    def test_actions_are_drawn_from_the_logits_with_the_actors_generator(self, played):
+    def test_actions_are_sampled_with_the_generator_of_the_actor(self, played):
         rng = np.random.default_rng((0, 99))
         for unroll in played[1]:
             exponential = rng.standard_exponential((T, E, 2), dtype=np.float32)
@@ -171,7 +171,7 @@ class TestUnrolls:
         assert set(np.unique(self.rows(played, "action"))) == {0, 1}
 
 
-def test_a_seed_gives_the_same_actions_and_another_others():
+def test_equal_seeds_give_equal_actions_and_other_seeds_others():
     streams = [
         np.stack([unroll["action"] for unroll in play(make_actor(counting(), seed), 4)])
         for seed in (1, 1, 2)
@@ -194,20 +194,20 @@ def test_wait_fraction_is_the_share_since_the_last_unroll(monkeypatch):
 
 
 class TestWeights:
-    def test_the_compiled_policy_uses_new_weights(self):
+    def test_compiled_policy_uses_new_weights(self):
         actor = make_actor(counting())
         assert actor.version == -1
-        actor.begin()  # compiles, and plays nothing
+        actor.begin()  # compiles without playing
         for version, (slope, bias, action) in enumerate([(0, 500, 1), (0, -500, 0), (0, 500, 1)]):
             flat = weights(slope, bias)
             actor.set_weights(version, flat)
-            flat[:] = np.nan  # it was copied
+            flat[:] = np.nan  # must not matter: the weights are copied
             unroll = actor.act(compat.COLLECT, unroll_buffer(actor.environment))
             assert (unroll["behaviour_logits"][..., 1] == bias).all()
             assert (unroll["action"] == action).all()
             assert unroll["behaviour_version"] == version
 
-    def test_a_network_that_was_compiled_gives_the_logits_of_its_weights(self):
+    def test_compiled_network_computes_the_logits_of_its_weights(self):
         policy = ActorCriticPolicy(
             fakes.box(1), Categorical(2), hidden_sizes=[8], activation="relu"
         )
@@ -225,7 +225,7 @@ class TestWeights:
 
 
 class TestGetAction:
-    def test_the_mode_is_taken_in_evaluation_and_a_sample_in_training(self):
+    def test_eval_phase_gives_the_mode_and_collect_phase_a_sample(self):
         actor = make_actor(counting())
         actor.set_weights(0, weights(slope=1.0, bias=-2.0))
         observation = np.float32([[0], [1.9], [2.1]])
@@ -246,13 +246,13 @@ def balancer():
     """An actor that plays CartPole well when greedy."""
     actor = PolicyActor(fakes.linear_net((4,), 2), None, T, np.random.default_rng(7))
     flat = np.zeros(actor.weights.size, np.float32)
-    flat[4:8] = [0.1, 0.5, 2.0, 2.0]  # push towards the side to which the pole falls
+    flat[4:8] = [0.1, 0.5, 2.0, 2.0]  # push to the side to which the pole falls
     actor.set_weights(0, flat)
     return actor
 
 
 class TestEvaluate:
-    def test_every_environment_plays_its_share(self):
+    def test_each_environment_plays_its_share_of_episodes(self):
         # 7 episodes: 3 of environment 0, 2 of each other, however long they are
         actor = make_actor(None)
         actor.set_weights(0, weights())
@@ -271,13 +271,13 @@ class TestEvaluate:
         finally:
             environment.close()
 
-    def test_the_same_seed_gives_the_same_returns(self, balancer):
+    def test_equal_seeds_give_equal_returns(self, balancer):
         returns = [self.cartpole(balancer, seed) for seed in (1, 1, 2)]
         assert returns[0].shape == (6,)
         np.testing.assert_array_equal(returns[0], returns[1])
         assert (returns[0] != returns[2]).any()
 
-    def test_it_is_told_after_each_step_how_many_episodes_have_ended(self):
+    def test_ended_is_called_after_each_step_with_the_number_of_episodes(self):
         actor, told = make_actor(None), []
         actor.set_weights(0, weights())
         environment = counting(lengths=(2, 11), envs=2)  # episodes of 2, 11, … and 11, 2, … steps
@@ -287,19 +287,19 @@ class TestEvaluate:
         assert ends[3] == 1  # the last step
         assert (ends[0], sum(ends)) == (1, 14)
 
-    def test_greedy_does_not_depend_on_the_seed_and_is_not_a_sample(self, balancer):
+    def test_greedy_returns_do_not_depend_on_the_seed(self, balancer):
         greedy = [self.cartpole(balancer, seed, greedy=True) for seed in (1, 2)]
         np.testing.assert_array_equal(*greedy)
         assert greedy[0].mean() > 2 * self.cartpole(balancer, 1).mean()
 
-    def test_evaluations_and_every_rank_have_environments_and_actions_of_their_own(self):
-        numbers = 0, 1, 2, 99, seeds.EVALUATION, seeds.SNAPSHOTS
+    def test_evaluations_and_ranks_have_different_seeds(self):
+        numbers = 0, 1, 2, 99, seeds.FOR_EVALUATION, seeds.FOR_SNAPSHOTS
         of_environments = [episode_seeds(1, 0, number, 0, 8) for number in numbers]
         assert len(set(np.ravel(of_environments))) == 6 * 8
         actions = [seeds.of_actions(1, 0, number, 0) for number in numbers]
         assert len({np.random.default_rng(seed).random() for seed in actions}) == 6
 
-    def test_training_goes_on_as_if_there_had_been_no_evaluation(self):
+    def test_evaluation_does_not_change_the_training(self):
         streams = []
         for evaluates in (False, True):
             actor = make_actor(counting(), seed=3)
@@ -313,7 +313,7 @@ class TestEvaluate:
             for name in ("observation", "first", "action", "env_steps"):
                 np.testing.assert_array_equal(without[name], with_one[name])
 
-    def test_it_can_be_stopped_and_leaves_the_generator_in_place(self, balancer):
+    def test_stopped_evaluation_returns_none_and_restores_the_generator(self, balancer):
         rng, calls = balancer.rng, []
 
         def stop():
@@ -324,7 +324,7 @@ class TestEvaluate:
         assert len(calls) == 4
         assert balancer.rng is rng
 
-    def test_an_error_leaves_the_generator_in_place(self, balancer):
+    def test_failed_evaluation_restores_the_generator(self, balancer):
         rng = balancer.rng
         environment = make_vec("CartPole-v1", num_envs=3, seeds=[4, 5, 6])
         environment.step = None
@@ -333,18 +333,7 @@ class TestEvaluate:
         environment.close()
         assert balancer.rng is rng
 
-
-def test_an_unroll_does_not_change_while_the_next_is_played():
-    # observations are handed over to compiled code without a copy
-    actor = make_actor(counting())
-    actor.set_weights(0, weights(slope=1.0))
-    first = actor.act(compat.COLLECT, unroll_buffer(actor.environment))
-    kept = {name: values.copy() for name, values in first.items()}
-    actor.act(compat.COLLECT, unroll_buffer(actor.environment))
-    for name, values in kept.items():
-        np.testing.assert_array_equal(first[name], values, err_msg=name)
-
-    def test_an_episode_without_end_is_cut_off_and_counts_with_its_return_so_far(self, caplog):
+    def test_endless_episode_is_cut_off_and_counts_with_its_return_so_far(self, caplog):
         actor = make_actor(None)
         actor.set_weights(0, weights())
         environment = counting(ends="never", envs=2)
@@ -354,15 +343,17 @@ def test_an_unroll_does_not_change_while_the_next_is_played():
         assert "2 of 2 evaluation episodes were cut off after 5 steps" in caplog.text
         assert "has no time limit (eval_env.max_episode_steps sets one)" in caplog.text
 
-    def test_only_what_does_not_end_by_itself_is_cut_off(self, caplog):
+    def test_episode_below_max_steps_is_not_cut_off(self, caplog):
         actor = make_actor(None)
         actor.set_weights(0, weights())
-        environment = counting(lengths=(2, 11), envs=2)  # the second one's episodes: 11, 2, 11, ...
+        environment = counting(
+            lengths=(2, 11), envs=2
+        )  # environment 1 has episodes of 11, 2, 11, … steps
         returns = evaluate(actor, environment, 4, greedy=True, seed=0, max_steps=8)
         np.testing.assert_array_equal(returns, [11.0, 2 * 111 + 11.0, 2 * 111 + 11.0])
         assert "2 of 3 evaluation episodes" in caplog.text
 
-    def test_a_time_limit_of_the_environment_wins(self, caplog):
+    def test_time_limit_of_the_environment_overrides_max_steps(self, caplog):
         actor = make_actor(None)
         actor.set_weights(0, weights())
         environment = make_vec(
@@ -375,3 +366,14 @@ def test_an_unroll_does_not_change_while_the_next_is_played():
         returns = evaluate(actor, environment, 2, greedy=True, seed=0, max_steps=4)
         np.testing.assert_array_equal(returns, [9.0, 9.0])
         assert not caplog.records
+
+
+def test_unroll_does_not_change_while_the_next_is_played():
+    # observations are passed to compiled code without a copy
+    actor = make_actor(counting())
+    actor.set_weights(0, weights(slope=1.0))
+    first = actor.act(compat.COLLECT, unroll_buffer(actor.environment))
+    kept = {name: values.copy() for name, values in first.items()}
+    actor.act(compat.COLLECT, unroll_buffer(actor.environment))
+    for name, values in kept.items():
+        np.testing.assert_array_equal(first[name], values, err_msg=name)

@@ -1,4 +1,4 @@
-"""What is chosen by the observations, and what is said at the start."""
+"""The choice of a torso by the observations, and the messages at the start of a run."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def load(*options):
     return config.load("impala", options, 2)
 
 
-def test_the_torso_is_named_in_the_configuration_with_its_reason():
+def test_chosen_torso_is_put_into_the_configuration_with_its_reason():
     loaded = load()
     lines = settle_torso(loaded, spaces_of(bounded(96, 96, 3, low=0, high=255, dtype="uint8")))
     assert lines == ["chosen, since observations are images [96, 96, 3]: network.torso shallow"]
@@ -39,7 +39,7 @@ def test_the_torso_is_named_in_the_configuration_with_its_reason():
     assert given.network_params["torso"] == "mlp"
 
 
-def test_a_vector_chooses_an_mlp_without_a_word():
+def test_vector_observation_gets_an_mlp_without_a_message():
     loaded = load()
     assert settle_torso(loaded, spaces_of(box(4))) == []
     assert loaded.network_params["torso"] == "mlp"
@@ -78,7 +78,7 @@ LARGE = bounded(10, 10, 3, low=0, high=255, dtype="uint8")
         (("--scale_actions=false",), spaces_of(box(4), FAR | {"low": "sha256:0"}), None),
     ],
 )
-def test_what_may_well_be_a_mistake_is_said(options, spaces, says):
+def test_probable_mistake_gives_a_warning(options, spaces, says):
     loaded = load(*options)
     settle_torso(loaded, spaces)
     lines = warnings(loaded, spaces)
@@ -95,7 +95,7 @@ def test_what_may_well_be_a_mistake_is_said(options, spaces, says):
         (("--eval_interval_updates=5", "--set=eval_env.id=Acrobot-v1"), False, False),
     ],
 )
-def test_an_evaluation_without_a_time_limit_is_said(options, has_step_limit, warns):
+def test_evaluation_without_a_time_limit_gives_a_warning(options, has_step_limit, warns):
     loaded = load("--env", "CliffWalking-v1", *options)
     settle_torso(loaded, spaces_of(box(4)))
     lines = warnings(loaded, spaces_of(box(4)), has_step_limit)
@@ -104,7 +104,7 @@ def test_an_evaluation_without_a_time_limit_is_said(options, has_step_limit, war
     )
 
 
-def test_the_start_says_what_is_seen_and_done():
+def test_description_names_observation_action_and_network():
     loaded = load("--core", "lstm")
     spaces = spaces_of(box(4), DISCRETE, mask=2)
     settle_torso(loaded, spaces)
@@ -119,9 +119,11 @@ def test_the_start_says_what_is_seen_and_done():
     )
 
 
-def test_a_checkpoint_for_other_actions_is_refused_though_its_weights_fit():
+def test_checkpoint_for_other_actions_is_refused_even_if_its_weights_fit():
     state = {"spaces": spaces_of(box(4))}
     build.check_actions(state, spaces_of(box(4)), "a.ckpt")
-    build.check_actions({}, spaces_of(box(4)), "a.ckpt")  # of an earlier version
+    build.check_actions(
+        {}, spaces_of(box(4)), "a.ckpt"
+    )  # an older checkpoint does not hold its spaces
     with pytest.raises(checkpoint.CheckpointError, match=r"a\.ckpt is of a policy for the actions"):
         build.check_actions(state, spaces_of(box(4), box(1)), "a.ckpt")

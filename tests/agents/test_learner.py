@@ -1,4 +1,4 @@
-"""The learner against NumPy in float64: gradients, whole steps of the optimiser, statistics."""
+"""The learner compared with NumPy in float64: gradients, optimiser steps, statistics."""
 
 import mindspore as ms
 import numpy as np
@@ -67,9 +67,9 @@ def log_softmax(logits):
 
 
 def by_hand(flat, batch, p):
-    """Gradient of the linear net's loss as a flat array, and the statistics.
+    """Gradient of the linear network's loss as a flat array, and the statistics.
 
-    One environment after the other, one step after the other, in float64.
+    Computed in float64 with loops over environments and steps.
     """
     flat = flat.astype(np.float64)
     policy_weight, policy_bias = flat[: A * D].reshape(A, D), flat[A * D : A * D + A]
@@ -160,7 +160,7 @@ def by_hand(flat, batch, p):
 
 
 class OptimizerByHand:
-    """RMSProp and Adam by their formulae."""
+    """RMSProp and Adam, from their formulas."""
 
     def __init__(self, p):
         self.p, self.steps = p, 0
@@ -168,7 +168,7 @@ class OptimizerByHand:
         self.mean_square = 1.0 if p["optimizer"] == "rmsprop" else 0.0  # as TensorFlow begins
 
     def step(self, flat, gradient, lr):
-        """The new weights."""
+        """Return the new weights."""
         p, self.steps = self.p, self.steps + 1
         if p["max_grad_norm"] is not None:
             gradient = gradient * min(1.0, p["max_grad_norm"] / np.sqrt((gradient**2).sum()))
@@ -186,7 +186,7 @@ class OptimizerByHand:
 
 
 def assert_steps_as_by_hand(learner, p, batches, env_steps=0):
-    """Learn from each batch; weights and statistics after each are those by hand."""
+    """Learn from each batch and compare weights and statistics with those by hand."""
     by_formula, flat = OptimizerByHand(p), random_weights()
     learner.weights.write(flat)
     flat = flat.astype(np.float64)
@@ -200,7 +200,7 @@ def assert_steps_as_by_hand(learner, p, batches, env_steps=0):
         for name, value in statistics.items():
             assert got[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
         moved = np.abs(new - flat)
-        assert np.median(moved) > 1e-3  # there is something to compare
+        assert np.median(moved) > 1e-3  # the weights have moved
         np.testing.assert_allclose(learner.weights.read(), new, atol=1e-3 * moved.max())
         flat = new
 
@@ -245,7 +245,7 @@ class TestOneStepByHand:
 
 @pytest.fixture(scope="module")
 def kept():
-    """A learner with what it began with; compiled for S = 2, E = 3."""
+    """A learner and its first parameters; it is compiled for S = 2, E = 3."""
     learner = make_learner(max_grad_norm=40.0)
     learner.weights.write(random_weights())
     return learner, learner.named_parameters()
@@ -253,14 +253,14 @@ def kept():
 
 @pytest.fixture
 def learner(kept):
-    """The same learner, as it began."""
+    """The learner of ``kept``, with its first parameters."""
     learner, begun = kept
     put_back(learner, begun)
     return learner
 
 
 def put_back(learner, values):
-    """Write weights and optimiser state in place."""
+    """Write weights and optimiser state into the parameters."""
     for name, parameter in learner.parameters_dict().items():
         parameter.asnumpy()[...] = values[name]
 
@@ -272,7 +272,7 @@ def assert_same_parameters(got, wanted):
 
 
 class TestBatches:
-    def test_the_same_data_in_one_unroll_or_two_is_the_same_step(self, learner):
+    def test_one_unroll_or_two_with_the_same_rows_give_the_same_step(self, learner):
         two = random_batch(2, 3)
         one = {
             name: np.ascontiguousarray(np.concatenate(list(values), axis=1)[None])
@@ -286,7 +286,7 @@ class TestBatches:
         np.testing.assert_allclose(other.weights.read(), learner.weights.read(), rtol=1e-5)
         assert (learner.weights.read() != random_weights()).all()
 
-    def test_what_lies_in_reset_rows_does_not_count(self, learner, kept):
+    def test_values_in_reset_rows_do_not_count(self, learner, kept):
         batch = random_batch(2, 3)
         wanted, weights = learner.learn(batch), learner.weights.read()
         reset = batch["first"][:, 1:]
@@ -298,8 +298,8 @@ class TestBatches:
         np.testing.assert_array_equal(learner.weights.read(), weights)
 
     @pytest.mark.parametrize("changes", [{}, {"optimizer": "rmsprop", "correction": "epsilon"}])
-    def test_a_step_can_be_repeated_bit_for_bit(self, learner, changes):
-        # The runtime tries out, over about 15 launches, how to share work among threads.
+    def test_step_is_repeatable_bit_for_bit(self, learner, changes):
+        # In its first 15 or so calls, the runtime tries ways to divide the work among threads.
         if changes:
             learner = make_learner(**changes)
             learner.weights.write(random_weights())
@@ -312,7 +312,7 @@ class TestBatches:
 
 
 class TestWeights:
-    def test_the_compiled_step_uses_weights_that_are_written_and_gives_out_its_own(self, learner):
+    def test_compiled_step_reads_and_updates_the_flat_weights(self, learner):
         p, batch = BASE | {"max_grad_norm": 40.0}, random_batch(2, 3)
         for seed in (5, 6):
             flat = random_weights(seed)
@@ -321,10 +321,10 @@ class TestWeights:
             assert learner.learn(batch)["loss_total"] == pytest.approx(
                 statistics["loss_total"], rel=1e-4
             )
-        # an actor that is given the weights sees the step that the learner has made
+        # an actor with the learner's weights has the result of the learner's step
         actor_net = linear_net((D,), A)
         x = batch["observation"][0, 0]
-        actor_net(ms.Tensor(x))  # compiled before
+        actor_net(ms.Tensor(x))  # compiles before the weights are written
         actor_weights = FlatWeights(actor_net.get_parameters())
         for _ in range(2):
             before = learner.weights.read()
@@ -337,7 +337,7 @@ class TestWeights:
             np.testing.assert_allclose(logits, wanted, atol=1e-5)
             np.testing.assert_allclose(baseline, x @ flat[A * D + A :], atol=1e-5)
 
-    def test_named_parameters_are_all_that_a_resumed_run_needs(self, learner):
+    def test_learner_with_saved_parameters_makes_the_same_steps(self, learner):
         batches = [random_batch(2, 3, seed) for seed in range(4)]
         for batch in batches[:2]:
             learner.learn(batch)
@@ -356,8 +356,8 @@ class TestWeights:
         assert any(name.startswith("moment2.") for name in saved)
 
     @pytest.mark.parametrize("optimizer", ["adam", pytest.param("rmsprop", marks=pytest.mark.slow)])
-    def test_50_steps_a_checkpoint_and_50_more_are_100_bit_for_bit(self, tmp_path, optimizer):
-        """Weights, optimiser, counters, the falling learning rate, through the file itself."""
+    def test_resumed_learner_equals_an_uninterrupted_one_bit_for_bit(self, tmp_path, optimizer):
+        """Weights, optimiser, counters and learning rate go through a checkpoint file."""
         changes = {"optimizer": optimizer, "lr": 0.01, "max_grad_norm": 40.0}
         batches = [random_batch(2, 3, seed) for seed in range(100)]
 
@@ -368,7 +368,9 @@ class TestWeights:
                 recorder.add_update(statistics, np.zeros(2), np.zeros(2), steps)
 
         def make():
-            return VTraceLearner(linear_net((D,), A), BASE | changes, 3000)  # of about 2400 steps
+            return VTraceLearner(
+                linear_net((D,), A), BASE | changes, 3000
+            )  # the test makes about 2400 steps
 
         whole, totals = make(), Recorder(0.0)
         whole.weights.write(random_weights())
@@ -390,7 +392,7 @@ class TestWeights:
         assert not np.array_equal(whole.weights.read(), before)
         assert_same_parameters(resumed.named_parameters(), whole.named_parameters())
 
-    def test_named_weights_are_those_of_the_flat_array(self, learner):
+    def test_named_weights_are_parts_of_the_flat_array(self, learner):
         flat = np.arange(learner.weights.size, dtype=np.float32)
         learner.weights.write(flat)
         of_learner = learner.named_parameters()
@@ -401,7 +403,7 @@ class TestWeights:
 
 
 class TestLearningRate:
-    def test_the_schedule_reaches_the_optimiser(self, learner):
+    def test_linear_schedule_reaches_the_optimiser(self, learner):
         begun, moved = learner.named_parameters(), {}
         for env_steps in (0, 500, 999, 1000, 2000):
             put_back(learner, begun)
@@ -414,7 +416,7 @@ class TestLearningRate:
         np.testing.assert_array_equal(moved[1000], 0.0)
         np.testing.assert_array_equal(moved[2000], 0.0)
 
-    def test_constant(self):
+    def test_constant_schedule_keeps_the_learning_rate(self):
         learner = make_learner(lr_schedule="constant")
         assert [learner.learning_rate(steps) for steps in (0, 999, 10**9)] == [2.0] * 3
 
@@ -424,9 +426,7 @@ class TestNonFinite:
         ("name", "value"),
         [("reward", np.nan), ("reward", 1e30), ("observation", np.inf), ("observation", np.nan)],
     )
-    def test_weights_and_optimiser_stay_and_the_next_step_is_as_if_nothing_had_been(
-        self, learner, name, value
-    ):
+    def test_non_finite_batch_changes_neither_weights_nor_later_steps(self, learner, name, value):
         good, bad = random_batch(2, 3), random_batch(2, 3)
         learner.learn(good)
         before = learner.named_parameters()
@@ -444,7 +444,7 @@ class TestNonFinite:
 
 
 class TestGradient:
-    """Of the whole loss, for a network with tanh layers."""
+    """The gradient of the whole loss, for a network with tanh layers."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -456,7 +456,7 @@ class TestGradient:
         learner.weights.write(rng.normal(size=learner.weights.size).astype(np.float32))
         return learner
 
-    def test_compiled_and_eager_agree(self, deep):
+    def test_gradients_agree_compiled_and_eager(self, deep):
         tensors = [ms.Tensor(random_batch(2, 3)[name]) for name in ("observation", *INPUTS)]
         parameters = deep.weights.parameters
         gradient = ms.value_and_grad(deep.loss, None, parameters, has_aux=True)
@@ -480,8 +480,8 @@ class TestGradient:
             assert np.abs(a).min() > 0, parameter.name
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=parameter.name)
 
-    def test_gradient_of_the_values_and_of_the_behaviour(self, learner):
-        # Every row has a value of its own: observation i is the i-th unit vector.
+    def test_gradient_by_values_is_by_hand_and_by_behaviour_logits_zero(self, learner):
+        # Observation i is the i-th unit vector, so each row has its own weight as its value.
         rows = T + 1
         policy = linear_net((rows,), A)
         net = VTraceLearner(policy, BASE | {"loss_reduction": "sum"}, TOTAL_ENV_STEPS)
@@ -512,8 +512,8 @@ class TestGradient:
         np.testing.assert_array_equal(of_behaviour, 0.0)
 
 
-def test_learns_from_the_clipped_reward_and_leaves_the_raw_one():
-    # The environment pays +7: the loss sees 1, whoever reports returns sees 7.
+def test_learner_clips_rewards_without_changing_the_batch():
+    # The reward is 7: the loss must see 1, and the batch must still hold 7.
     batch = random_batch(2, 3)
     batch["reward"][...] = 0.0
     batch["reward"][:, 2][~batch["first"][:, 3]] = 7.0
@@ -528,8 +528,8 @@ def test_learns_from_the_clipped_reward_and_leaves_the_raw_one():
         assert got[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
 
 
-def test_statistics_of_observations_count_each_row_once():
-    """The last row is the next unroll's first; replays and skipped updates do not count."""
+def test_observation_statistics_count_each_row_once():
+    """The last row counts in the next unroll; replays and skipped updates do not count."""
     policy = ActorCriticPolicy(
         box(D), Categorical(A), hidden_sizes=[4], normalize_observations=True
     )

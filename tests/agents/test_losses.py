@@ -1,4 +1,4 @@
-"""Losses and corrections against numbers by hand; rows after a reset change nothing before it."""
+"""Losses and corrections compared with numbers by hand; effect of resets."""
 
 from functools import partial
 
@@ -41,7 +41,7 @@ class TestTargets:
             ("one_step_is", {"pg_rho_bar": None}, [3, 4], [6, 1.5]),
             ("epsilon", {}, [3, 4], [3, 3]),
             ("none", {}, [3, 4], [3, 3]),
-            # thresholds belong to corrections; with correction none they change nothing
+            # with correction none, thresholds have no effect
             ("none", {"rho_bar": 0.1, "c_bar": 0.1, "pg_rho_bar": 0.1}, [3, 4], [3, 3]),
             ("none", {"lambda_": 0.0}, [1.5, 4], [3, 3]),
         ],
@@ -54,7 +54,7 @@ class TestTargets:
 
     @HOW
     @pytest.mark.parametrize("correction", losses.CORRECTIONS)
-    def test_rows_after_a_reset_change_nothing_before_it(self, how, correction):
+    def test_rows_after_a_reset_do_not_change_targets_before_it(self, how, correction):
         rng = np.random.default_rng(1)
         steps, envs, resets = 6, 3, [2, 4, 5]
         log_rhos, rewards, values = rng.normal(size=(3, steps, envs)).astype(np.float32)
@@ -72,7 +72,7 @@ class TestTargets:
             np.testing.assert_array_equal(vs[reset], values[reset])
             return vs[~later], advantages[~later]
 
-        # The reset row's own value does count: it is that of the final observation.
+        # The value in the reset row does count: it is the value of the final observation.
         changed_values = np.where(later & ~reset, np.float32(77.0), values)
         changed = (
             np.where(later, np.float32(3.0), log_rhos),
@@ -111,7 +111,7 @@ class TestTargets:
             vs, advantages = losses.corrected_targets(
                 correction, log + log_rhos, reset, discounts, rewards, values, bootstrap, **BARS
             )
-            # the inputs are added so that there is a gradient of 7 to compare with
+            # the inputs are added so that the gradient is 7, and not 0 by mistake
             return (3 * vs + 5 * advantages + 7 * (log_rhos + rewards + values)).sum()
 
         inputs = [column(0.1, 0.2), column(1, 2), column(0, 1), np.float32([4])]
@@ -173,6 +173,6 @@ class TestClipRewards:
         got = how(partial(losses.clip_rewards, how=clip))(rewards)
         np.testing.assert_allclose(got, column(*expected), rtol=1e-5)
 
-    def test_every_clip_and_correction_is_tested_above(self):
+    def test_these_tests_cover_every_clip_and_correction(self):
         assert losses.REWARD_CLIPS == ("none", "abs_one", "soft_asymmetric")
         assert losses.CORRECTIONS == ("vtrace", "one_step_is", "epsilon", "none")

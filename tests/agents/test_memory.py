@@ -1,4 +1,4 @@
-"""Memory, last action and reward, stacked frames, masks: actor and learner see the same."""
+"""Memory, last action and reward, stacked frames, masks: actor and learner compute the same."""
 
 import gymnasium
 import mindspore as ms
@@ -83,7 +83,7 @@ def make_spec(environment, policy):
 
 
 def play(environment, policy, unrolls, spec):
-    """A batch of unrolls that follow each other, as the learner receives them."""
+    """A batch of consecutive unrolls, as the learner receives it."""
     actor = PolicyActor(policy, environment, T, np.random.default_rng(5))
     batches = Batches(spec, unrolls)
     for _ in range(unrolls):
@@ -141,7 +141,7 @@ KINDS = {
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "last action")) for k in KINDS]
 )
-def test_the_learner_computes_the_logits_that_the_actor_recorded(kind):
+def test_learner_computes_the_logits_that_the_actor_recorded(kind):
     observation_space, action_space, frames, params = KINDS[kind]
     environment = make_environment(observation_space, action_space, frames)
     policy = make_policy(environment, **params)
@@ -152,15 +152,15 @@ def test_the_learner_computes_the_logits_that_the_actor_recorded(kind):
     assert batch["first"][:, 1:T].sum() > 5  # episodes end inside unrolls
     assert batch["behaviour_logits"].std() > 0.05
     np.testing.assert_allclose(logits[:, :T], batch["behaviour_logits"], rtol=1e-4, atol=1e-4)
-    # on-policy, and every kind has a gradient
+    # on-policy: all ratios are 1; and there is a gradient
     learner.warm_up(batch)
     statistics = learner.learn(batch)
     assert statistics["rho_mean"] == pytest.approx(1.0, abs=1e-3)
     assert statistics["gradient_norm"] > 1e-4
 
 
-def test_nothing_is_compiled_again_for_new_values():
-    # a tuple of tensors would be a constant to compiled code
+def test_new_values_do_not_compile_again():
+    # MindSpore would take a tuple of tensors for a constant
     space = gymnasium.spaces.Dict({"a": BOX, "b": gymnasium.spaces.Discrete(3)})
     environment = make_environment(space, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
@@ -174,7 +174,7 @@ def test_nothing_is_compiled_again_for_new_values():
     assert len(actor.compile_cache) == len(learner.compile_cache) == 1
 
 
-def test_two_unrolls_give_the_logits_of_one_of_double_length():
+def test_two_unrolls_give_the_logits_of_one_unroll_of_double_length():
     environment = make_environment(*KINDS["lstm, last action"][:2])
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
     batch = play(environment, policy, 2, make_spec(environment, policy))
@@ -182,7 +182,10 @@ def test_two_unrolls_give_the_logits_of_one_of_double_length():
     two, _ = forward(learner, batch)
     one = {}
     for name, values in batch.items():
-        if name in ("observation", "first"):  # the last row of one is the first of the next
+        if name in (
+            "observation",
+            "first",
+        ):  # the last row of one unroll is the first row of the next
             one[name] = np.concatenate([values[0, :-1], values[1]])[None]
         elif name in ("last_action", "last_reward", "core_state", "behaviour_version"):
             one[name] = values[:1]
@@ -194,7 +197,7 @@ def test_two_unrolls_give_the_logits_of_one_of_double_length():
     np.testing.assert_allclose(double[0, T:], two[1], rtol=1e-5, atol=1e-5)
 
 
-def test_the_state_matters_and_is_forgotten_at_the_first_row_of_an_episode():
+def test_core_state_matters_only_before_the_first_reset():
     environment = make_environment(BOX, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm"][3])
     batch = play(environment, policy, 2, make_spec(environment, policy))
@@ -208,7 +211,7 @@ def test_the_state_matters_and_is_forgotten_at_the_first_row_of_an_episode():
     assert (np.abs(after - before).max(-1)[~begun] > 1e-4).all()
 
 
-def test_evaluation_uses_memory_as_the_actor_does():
+def test_evaluation_carries_the_core_state_like_the_actor():
     environment = make_environment(BOX, DISCRETE)
     policy = make_policy(environment, **KINDS["lstm, last action"][3])
     actor = PolicyActor(policy, environment, T, np.random.default_rng(0))
@@ -232,13 +235,13 @@ def test_evaluation_uses_memory_as_the_actor_does():
 
 
 class TestMasks:
-    def test_a_mask_without_an_allowed_action_is_an_error_on_a_row_that_counts(self):
+    def test_mask_without_an_allowed_action_is_refused_on_a_valid_row(self):
         mask = np.array([[True, False], [False, False], [False, True]])
         check_mask(mask, np.array([False, True, False]))
         with pytest.raises(ValueError, match="environment 1 allows no action"):
             check_mask(mask, np.array([False, False, False]))
 
-    def test_forbidden_actions_are_never_taken_and_learner_and_actor_agree(self):
+    def test_masked_actions_are_never_sampled_and_learner_and_actor_agree(self):
         environment = make_environment(BOX, gymnasium.spaces.Discrete(4))
         rng = np.random.default_rng(8)
         step = environment.step
@@ -247,7 +250,7 @@ class TestMasks:
             row = step(action)
             mask = rng.random((E, 4)) < 0.5
             mask[:, 2] |= ~mask.any(-1)
-            mask[environment._over] = False  # a final observation allows nothing
+            mask[environment._over] = False  # after a final observation no action is allowed
             environment.action_mask = mask
             return row
 

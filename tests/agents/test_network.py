@@ -34,7 +34,7 @@ def numpy_outputs(policy, observation):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
-def test_logits_and_baseline(policy, dtype):
+def test_logits_and_baseline_are_those_by_numpy(policy, dtype):
     observation = np.random.default_rng(0).integers(0, 200, (5, 2, 3)).astype(dtype)
     logits, baseline = (x.asnumpy() for x in policy(ms.Tensor(observation)))
     assert (logits.shape, baseline.shape) == ((5, 4), (5,))
@@ -44,7 +44,7 @@ def test_logits_and_baseline(policy, dtype):
     np.testing.assert_allclose(baseline, wanted[1], rtol=1e-4, atol=1e-3)
 
 
-def test_the_policy_begins_near_uniform_and_the_baseline_does_not_begin_at_0(policy):
+def test_first_policy_is_near_uniform_and_first_baseline_is_not_0(policy):
     observation = np.random.default_rng(1).normal(size=(50, 2, 3)).astype(np.float32)
     logits, baseline = (x.asnumpy() for x in policy(ms.Tensor(observation)))
     assert 0 < np.abs(logits).max() < 0.1
@@ -54,7 +54,7 @@ def test_the_policy_begins_near_uniform_and_the_baseline_does_not_begin_at_0(pol
 STRUCTURED = {
     "type": "Dict",
     "spaces": {
-        "place": box(2, 2),
+        "picture": box(2, 2),
         "kind": {"type": "Discrete", "n": 3, "start": 0},
         "code": {"type": "MultiDiscrete", "nvec": [4, 5], "start": [0, 0]},
     },
@@ -74,36 +74,36 @@ class Mean(ms.nn.Cell):
 
 
 class TestStructuredObservations:
-    """A mlp takes all parts side by side; another torso the images, and the rest beside them."""
+    """``mlp`` takes all parts concatenated; other torsos take images only."""
 
-    place = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    picture = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
     kind = np.array([2, 0, 1])
     code = np.array([[3, 4], [0, 0], [1, 2]])
 
     def features(self, torso, **options):
         net = Torso(STRUCTURED, torso, [6], "relu", options)
-        parts = tuple(map(ms.Tensor, (self.place, self.kind, self.code)))
+        parts = tuple(map(ms.Tensor, (self.picture, self.kind, self.code)))
         return net, net(parts).asnumpy()
 
-    def side_by_side(self):
-        return np.concatenate([self.place.reshape(3, 4), np.eye(3)[self.kind], self.code], -1)
+    def concatenated(self):
+        return np.concatenate([self.picture.reshape(3, 4), np.eye(3)[self.kind], self.code], -1)
 
-    def test_mlp(self):
+    def test_mlp_takes_all_parts_concatenated(self):
         net, got = self.features("mlp")
         weight = net.whole.layers[0].weight.asnumpy()
         assert weight.shape == (6, 9)
-        wanted = np.maximum(self.side_by_side() @ weight.T, 0)
+        wanted = np.maximum(self.concatenated() @ weight.T, 0)
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
         assert net.outputs == 6
 
-    def test_images_go_through_the_torso(self):
+    def test_torso_takes_images_and_is_concatenated_with_other_parts(self):
         net, got = self.features(f"{__name__}:Mean", factor=2.0)
-        mean = 2 * self.place.reshape(3, 4).mean(-1, keepdims=True)
+        mean = 2 * self.picture.reshape(3, 4).mean(-1, keepdims=True)
         wanted = np.concatenate([mean, np.eye(3)[self.kind], self.code], -1)
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
         assert net.outputs == got.shape[1] == 6
 
-    def test_a_discrete_observation_is_one_hot(self):
+    def test_discrete_observation_is_one_hot(self):
         net = Torso({"type": "Discrete", "n": 4, "start": 0}, "mlp", [5], "relu", {})
         weight = net.whole.layers[0].weight.asnumpy()
         assert weight.shape == (5, 4)
@@ -111,7 +111,7 @@ class TestStructuredObservations:
         np.testing.assert_allclose(got, np.maximum(weight.T[[3, 1]], 0), rtol=1e-6)
 
 
-def test_core_and_last_action_need_inputs(policy):
+def test_core_and_last_action_add_inputs(policy):
     assert (policy.inputs, policy.state_size) == ((), 0)
     params = {"hidden_sizes": [4], "activation": "tanh"}
     net = ActorCriticPolicy(box(3), Categorical(2), last_action_reward=True, **params)
@@ -122,7 +122,7 @@ def test_core_and_last_action_need_inputs(policy):
     assert (net.state_size, net.policy_head.in_channels) == (10, 5)
 
 
-def test_a_separate_baseline_shares_nothing_with_the_policy():
+def test_separate_baseline_shares_no_weights_with_the_policy():
     params = {"hidden_sizes": [6, 5], "separate_baseline": True, "last_action_reward": True}
     net = ActorCriticPolicy(box(3), Categorical(2), **params)
     rng = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def test_a_separate_baseline_shares_nothing_with_the_policy():
     np.testing.assert_allclose(net(observation, last)[1].asnumpy(), wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_the_distribution_is_that_of_the_actions(policy):
+def test_policy_has_the_distribution_of_its_actions(policy):
     assert policy.distribution.num_actions == policy.distribution.num_parameters == 4
 
 
@@ -164,7 +164,7 @@ def test_equal_seeds_give_equal_weights_on_every_rank():
     assert (flat(1) != flat(2)).any()
 
 
-def test_without_hidden_layers_the_policy_is_linear():
+def test_policy_without_hidden_layers_is_linear():
     policy = ActorCriticPolicy(box(2, 3), Categorical(4), hidden_sizes=[])
     names = [parameter.name for parameter in policy.get_parameters()]
     assert sorted({name.partition(".")[0] for name in names}) == ["baseline_head", "policy_head"]
@@ -175,7 +175,7 @@ def test_without_hidden_layers_the_policy_is_linear():
 
 
 class NoCell:
-    """No torso."""
+    """Not a Cell."""
 
     def __init__(self, observation_shape):
         self.outputs = 3
@@ -189,16 +189,16 @@ class NoCell:
             "network.torso mlp with network.options {'factor': 2}: .*'factor'",
         ),
         ({"torso": "shallow", "factor": 2}, "network.torso shallow with .*'factor'"),
-        ({"torso": f"{__name__}:NoCell"}, f"network.torso {__name__}:NoCell is no torso"),
+        ({"torso": f"{__name__}:NoCell"}, f"network.torso {__name__}:NoCell is not a torso"),
     ],
 )
-def test_a_torso_that_is_none_or_takes_no_such_option(options, says):
+def test_class_that_is_not_a_torso_or_lacks_an_option_is_refused(options, says):
     with pytest.raises(ConfigError, match=says):
         ActorCriticPolicy(box(20, 20), Categorical(4), **options)
 
 
 class Own(ms.nn.Cell):
-    """A network as a user might write it: two numbers to two logits and a baseline."""
+    """A user's own network: two numbers become two logits and a baseline."""
 
     def __init__(self, **attributes):
         super().__init__()
@@ -213,11 +213,11 @@ class Own(ms.nn.Cell):
 
 
 class NoParameters(ms.nn.Cell):
-    """What it is made of cannot be learned."""
+    """Has nothing to train."""
 
 
 class NoSuper(Own):
-    """Its constructor has forgotten something."""
+    """Its constructor does not call that of Cell."""
 
     def __init__(self):
         pass
@@ -238,12 +238,12 @@ def without_distribution():
 @pytest.mark.parametrize(
     ("make", "core", "says"),
     [
-        (lambda: NoCell(None), "none", "is no mindspore.nn.Cell"),
+        (lambda: NoCell(None), "none", "is not a mindspore.nn.Cell"),
         (NoParameters, "none", "has no parameters that can be trained"),
         (NoSuper, "none", r"must call super\(\).__init__\(\) first"),
         (with_a_whole_number, "none", "has the parameter count of Int32: allowed is Float32"),
-        (lambda: Own(distribution=None), "none", "has distribution None: keep the one"),
-        (without_distribution, "none", "has no attribute distribution: keep the one"),
+        (lambda: Own(distribution=None), "none", "has distribution None: keep the argument"),
+        (without_distribution, "none", "has no attribute distribution: keep the arg"),
         (lambda: Own(inputs="first"), "none", "has inputs 'first'; allowed is a tuple with any of"),
         (lambda: Own(inputs=("reward",)), "none", r"has inputs \('reward',\); allowed is"),
         (lambda: Own(state_size=-1), "none", "has state_size -1; allowed is 0 or more"),
@@ -253,12 +253,12 @@ def without_distribution():
         (Own, "lstm", "network.core is lstm, but the network mine:Net has no memory"),
     ],
 )
-def test_a_network_of_ones_own_that_cannot_be_used(make, core, says):
+def test_unusable_own_network_is_refused(make, core, says):
     with pytest.raises(ConfigError, match=f"^(the network mine:Net )?{says}"):
         check_policy(make(), "mine:Net", core)
 
 
-def test_networks_of_ones_own_that_can_be_used():
+def test_usable_own_network_is_accepted_and_completed():
     memory = {"inputs": ["first", "core_state"], "state_size": np.int64(4)}
     for attributes in ({}, {"inputs": ("last_reward",), "state_size": 0}, memory):
         policy = Own(**attributes)
@@ -268,7 +268,7 @@ def test_networks_of_ones_own_that_can_be_used():
 
 
 class Wrong(Own):
-    """A network whose outputs cannot be used, or cannot be had."""
+    """A network with wrong outputs, or with a ``construct`` that fails."""
 
     def construct(self, x, inputs=()):
         if self.fault == "one":
@@ -293,16 +293,16 @@ class Wrong(Own):
     [
         ("one", "ValueError: the network must return a tuple of 2: parameters [N, A] and baseline"),
         ("none", "ValueError: the network must return a tuple of 2: parameters [N, A]"),
-        ("number", "baseline [N], all float32, but one is no float32 tensor"),
-        ("whole", "baseline [N], all float32, but one is no float32 tensor"),
+        ("number", "baseline [N], all float32, but one is not a float32 tensor"),
+        ("whole", "baseline [N], all float32, but one is not a float32 tensor"),
         ("three", "ValueError: the network must return a tuple of 2: parameters [N, A]"),
         ("width", "ValueError: the network returned ((5, 3), (5)), but must return parameters"),
         ("baseline", "ValueError: the network returned ((5, 2), (5, 2)), but must return param"),
         ("construct", f"ValueError ({__file__}:"),
     ],
 )
-def test_outputs_of_a_network_of_ones_own_that_cannot_be_used(fault, says):
-    """Found when the actor is compiled, in its first call, and said in one line."""
+def test_wrong_outputs_of_an_own_network_are_refused_in_one_line(fault, says):
+    """The error comes when the actor is compiled, in its first call."""
     policy = Wrong(fault=fault, inputs=(), state_size=0, parts=0)
     actor = PolicyActor(policy, None, 5, None)
     with pytest.raises(Exception) as raised:  # noqa: PT011  (of a class that MindSpore chooses)
@@ -312,7 +312,7 @@ def test_outputs_of_a_network_of_ones_own_that_cannot_be_used(fault, says):
     assert "C++" not in line
 
 
-def test_choices_that_would_not_fit_into_memory():
+def test_spaces_with_too_many_choices_are_refused():
     many = {"type": "Discrete", "n": WIDEST + 1, "start": 0}
     with pytest.raises(ConfigError, match="the Discrete observation space has 100,001 choices"):
         ActorCriticPolicy(many, Categorical(4))
@@ -341,7 +341,7 @@ def test_choices_that_would_not_fit_into_memory():
         ),
     ],
 )
-def test_images_choose_a_convolutional_torso(space, torso, why):
+def test_images_get_a_convolutional_torso(space, torso, why):
     assert automatic_torso(space) == (torso, why)
     net = ActorCriticPolicy(space, Categorical(2))
     assert isinstance(net.torso.whole if net.torso.single else net.torso, ms.nn.Cell)
@@ -351,7 +351,7 @@ def test_images_choose_a_convolutional_torso(space, torso, why):
 
 @pytest.mark.parametrize("part", [box(2), {"type": "Discrete", "n": 6, "start": 0}])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_a_structure_of_one_part_is_read_as_that_part_alone(part, normalize):
+def test_dict_with_one_part_is_read_as_that_part_alone(part, normalize):
     if normalize and part["type"] == "Discrete":
         pytest.skip("a choice is not normalized")
     net = ActorCriticPolicy(

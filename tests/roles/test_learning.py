@@ -1,4 +1,4 @@
-"""The learner's loop: what an update learns from, and what is counted."""
+"""The learner's loop: the batches of an update, and what is counted."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from impala_ms.roles.learning import Learning
 from impala_ms.roles.records import Records
 from impala_ms.trajectory import TrajectorySpec
 
-STEPS = 3 * 2  # of a batch
+STEPS = 3 * 2  # environment steps of a batch
 SPEC = TrajectorySpec(
     unroll_length=3,
     num_envs=2,
@@ -24,7 +24,7 @@ SPEC = TrajectorySpec(
 
 
 def learned_from(number, **params):
-    """``[(number of the batch, steps so far)]`` of each call of ``learn``; and the recorder."""
+    """``(calls of learn, recorder)``; a call is ``(number of the batch, steps so far)``."""
     calls = []
 
     def learn(batch, env_steps, new=True):
@@ -39,7 +39,7 @@ def learned_from(number, **params):
         store=SimpleNamespace(layout=SPEC),
         partner=None,
         recorder=recorder,
-        job=SimpleNamespace(config=SimpleNamespace(epoch=params.pop("epoch", 0))),
+        process=SimpleNamespace(config=SimpleNamespace(epoch=params.pop("epoch", 0))),
         best_return=None,
     )
     learning = Learning(parts, {"seed": 1, "replay_batches": 2} | params)
@@ -50,40 +50,40 @@ def learned_from(number, **params):
         "wait_fraction": np.zeros(1),
     }
     for i in range(number):
-        batch["reward"][...] = i  # in the memory of the one before, as ``Batches`` has it
+        batch["reward"][...] = i  # in the same memory, as in ``Batches``
         learning.update(batch)
     return calls, recorder
 
 
-def test_every_batch_is_learned_from_once():
+def test_each_batch_is_learned_from_once_without_replay():
     calls, _ = learned_from(4, replay_updates=0)
     assert calls == [(i, STEPS * i) for i in range(4)]
 
 
 class TestReplay:
-    def test_more_gradient_steps_with_the_newest_batches(self):
+    def test_replay_adds_steps_on_the_newest_batches(self):
         calls, _ = learned_from(40, replay_updates=3)
         for i in range(40):
             fresh, *again = calls[4 * i : 4 * i + 4]
             assert fresh == (i, STEPS * i)
-            assert {steps for _, steps in again} == {STEPS * i}  # the same learning rate
+            assert {steps for _, steps in again} == {STEPS * i}  # so the learning rate is the same
             assert {old for old, _ in again} <= {max(i - 1, 0), i}
         drawn = [i - old for i in range(1, 40) for old, _ in calls[4 * i + 1 : 4 * i + 4]]
         assert 0.3 < np.mean(drawn) < 0.7
 
-    def test_steps_and_updates_are_counted_once(self):
+    def test_replayed_steps_do_not_count_as_updates_or_env_steps(self):
         _, recorder = learned_from(5, replay_updates=3)
         assert (recorder.updates, recorder.env_steps) == (5, 5 * STEPS)
 
     @pytest.mark.parametrize("other", [{"seed": 2}, {"epoch": 1}])
-    def test_what_is_drawn_goes_by_seed_and_resumes(self, other):
+    def test_replayed_batches_depend_on_seed_and_epoch(self, other):
         calls, again = (learned_from(30, replay_updates=1)[0] for _ in range(2))
         assert calls == again
         assert calls != learned_from(30, replay_updates=1, **other)[0]
 
 
 class TestCounting:
-    """Received = learned from + dropped + still waiting, at a checkpoint and after a resume."""
+    """Steps received = learned from + dropped + waiting, at a checkpoint and after a resume."""
 
     @staticmethod
     def records(totals=None):
@@ -94,17 +94,17 @@ class TestCounting:
             work=SimpleNamespace(name="unrolls"),
             hub=SimpleNamespace(intake=SimpleNamespace(env_steps_received=0, env_steps_dropped=0)),
             recorder=recorder,
-            job=SimpleNamespace(config=config, wall_time_s=lambda: 0.0),
+            process=SimpleNamespace(config=config, wall_time_s=lambda: 0.0),
             best_return=None,
         )
         return Records(parts, {"total_env_steps": 1000})
 
-    def test_drops_between_two_rows_are_in_a_checkpoint(self):
+    def test_checkpoint_holds_drops_since_the_last_row_once(self):
         records = self.records()
         records.hub.intake.env_steps_received, records.hub.intake.env_steps_dropped = 100, 30
         records.recorder.env_steps = 60
         assert records.state()["totals"]["env_steps_dropped"] == 30
-        assert records.state()["totals"]["env_steps_dropped"] == 30  # once only
+        assert records.state()["totals"]["env_steps_dropped"] == 30  # not added twice
         assert records.env_steps_waiting() == 10
 
         resumed = self.records(records.state()["totals"])
@@ -134,7 +134,7 @@ class TestSnapshots:
         records.last_row = {"updates": 1}  # the first row is behind it
         records.hub.evaluations = records.hub.intake.episodes = ()
         records.save = lambda: None
-        records.job.run_dir, records.job.wall_time_s = folder, lambda: clock.s - 90.00049
+        records.process.run_dir, records.process.wall_time_s = folder, lambda: clock.s - 90.00049
         read = lambda: np.float32([records.recorder.updates, 0.5])  # noqa: E731
         records.learner = SimpleNamespace(weights=SimpleNamespace(read=read))
         return records
@@ -183,14 +183,14 @@ class TestWaiting:
         monkeypatch.setattr("time.monotonic", lambda: clock[0])
         records = TestCounting.records()
         said = []
-        records.job.console = SimpleNamespace(write=said.append)
+        records.process.console = SimpleNamespace(write=said.append)
         records.hub.doing = lambda: doing
         for second in seconds:
             clock[0] = 100.0 + second
             records.show_wait(what)
         return [progress.decode(line)["waiting_for"] for line in said]
 
-    def test_a_long_wait_is_said_with_its_reason_and_at_most_once_a_second(self, monkeypatch):
+    def test_long_wait_is_shown_with_its_reason_at_most_once_a_second(self, monkeypatch):
         assert self.lines(monkeypatch, {}) == ["unrolls (2 s)", "unrolls (9 s)"]
         wanted = ["rank 1, which evaluates (2 s)", "rank 1, which evaluates (9 s)"]
         assert self.lines(monkeypatch, {1: "evaluates"}) == wanted

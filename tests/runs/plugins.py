@@ -124,7 +124,7 @@ def recording_trainer(parts, params):
     """The shipped trainer; what the learner begins with goes to ``start_<epoch>.npz``."""
     from impala_ms.roles.learning import LearnerTrainer
 
-    file = parts.job.run_dir / f"start_{parts.job.config.epoch}.npz"
+    file = parts.process.run_dir / f"start_{parts.process.config.epoch}.npz"
     np.savez(file, **parts.learner.named_parameters())
     return LearnerTrainer(parts, params)
 
