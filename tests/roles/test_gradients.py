@@ -229,7 +229,7 @@ class TestServer:
             hub=None,
             store=SimpleNamespace(layout=layout),
             recorder=recorder,
-            job=SimpleNamespace(config=SimpleNamespace(epoch=0)),
+            process=SimpleNamespace(config=SimpleNamespace(epoch=0)),
             partner=None,
             best_return=None,
         )
