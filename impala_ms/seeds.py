@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-FOR_EVALUATION = 1 << 24  # environments of evaluations
+FOR_EVALUATION = 1 << 24  # episodes of evaluations
 FOR_ACTIONS = 1 << 25  # actions that an actor samples
 FOR_REPLAY = 1 << 26  # batches that a replay draws
 FOR_SNAPSHOTS = 1 << 27  # episodes of snapshots

@@ -90,7 +90,7 @@ def test_own_trainer_ends_at_the_score(folder, mean, ends):
     recorder = SimpleNamespace(env_steps=1, episodes=SimpleNamespace(return_mean=mean))
     loop = loop.__new__(loop)
     loop.recorder, loop.params = recorder, {"total_env_steps": 10}
-    loop.job = SimpleNamespace(stop_requested=False)
+    loop.process = SimpleNamespace(stop_requested=False)
     assert loop.finished() is ends
 
 

@@ -151,7 +151,7 @@ def make_environment(config, kind, num_envs, seeds):
 def evaluate_policy(
     config, actor, *, episodes, greedy, stop=None, ended=None, number=seeds.FOR_EVALUATION
 ):
-    """Play evaluation episodes: equal weights, episodes and seed give equal returns.
+    """Play evaluation episodes. Equal weights, episodes and seed give equal returns.
 
     Args:
         config: ``Config``; ``eval_env_params`` describes the environment.
@@ -159,8 +159,9 @@ def evaluate_policy(
         episodes: Number of episodes.
         greedy: Whether to take the most likely action instead of a sample.
         stop: None, or a function that ends the evaluation early if it returns True.
-        ended: None, or a function that is told after each step how many episodes have ended.
-        number: Whose random numbers it uses, of ``seeds``.
+        ended: None, or a function that is called after each step with the number of episodes that
+            have ended.
+        number: Number in place of a rank's in the seeds, of ``seeds``.
 
     Returns:
         ``[episodes]`` float64 raw returns, or None if stopped early.

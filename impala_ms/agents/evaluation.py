@@ -32,7 +32,8 @@ def evaluate(
         seed: Seed of the generator that samples the actions.
         max_steps: Limit of an episode if the environment has no time limit.
         stop: None, or a function that ends the evaluation early if it returns True.
-        ended: None, or a function that is told after each step how many episodes have ended.
+        ended: None, or a function that is called after each step with the number of episodes that
+            have ended.
 
     Returns:
         ``[episodes]`` float64 raw returns, fewer if some were cut off, or None if stopped early.

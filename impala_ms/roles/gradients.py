@@ -188,7 +188,8 @@ class Gradients:
             policy lag grows with the number of workers and not of buffers.
         per_update: Gradients in one update.
         in_flight: Number of buffers of a worker.
-        needed: The smallest number of workers with which an update can be made.
+        needed: With fewer workers an update never gets all its gradients, since each worker has
+            only one gradient under way.
     """
 
     name = "gradients"

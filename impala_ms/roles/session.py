@@ -209,7 +209,7 @@ class RoleSession(compat.Session):
         return {}
 
     def make_sinks(self, recorder, learner):
-        """Make the sinks; a resume removes rows of updates that will be made again."""
+        """Make the sinks; a resume removes rows and snapshots of updates that it makes again."""
         folder = self.process.run_dir
         columns = together(self.algorithm.columns, learner.columns)
         table = CsvSink(folder / "metrics.csv", columns)

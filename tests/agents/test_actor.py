@@ -277,7 +277,7 @@ class TestEvaluate:
         np.testing.assert_array_equal(returns[0], returns[1])
         assert (returns[0] != returns[2]).any()
 
-    def test_it_is_told_after_each_step_how_many_episodes_have_ended(self):
+    def test_ended_is_called_after_each_step_with_the_number_of_episodes(self):
         actor, told = make_actor(None), []
         actor.set_weights(0, weights())
         environment = counting(lengths=(2, 11), envs=2)  # episodes of 2, 11, … and 11, 2, … steps
@@ -292,7 +292,7 @@ class TestEvaluate:
         np.testing.assert_array_equal(*greedy)
         assert greedy[0].mean() > 2 * self.cartpole(balancer, 1).mean()
 
-    def test_evaluations_snapshots_and_ranks_have_different_seeds(self):
+    def test_evaluations_and_ranks_have_different_seeds(self):
         numbers = 0, 1, 2, 99, seeds.FOR_EVALUATION, seeds.FOR_SNAPSHOTS
         of_environments = [episode_seeds(1, 0, number, 0, 8) for number in numbers]
         assert len(set(np.ravel(of_environments))) == 6 * 8

@@ -134,7 +134,7 @@ class TestSnapshots:
         records.last_row = {"updates": 1}  # the first row is behind it
         records.hub.evaluations = records.hub.intake.episodes = ()
         records.save = lambda: None
-        records.process.run_dir, records.job.wall_time_s = folder, lambda: clock.s - 90.00049
+        records.process.run_dir, records.process.wall_time_s = folder, lambda: clock.s - 90.00049
         read = lambda: np.float32([records.recorder.updates, 0.5])  # noqa: E731
         records.learner = SimpleNamespace(weights=SimpleNamespace(read=read))
         return records
