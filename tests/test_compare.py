@@ -10,6 +10,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,7 +102,7 @@ class TestGreedy:
         assert row["greedy_score_never_reached"] == "seed 1"
         page = (here / "out" / "report.html").read_text()
         assert "s to greedy 150: mean, median" in page
-        assert "greedy 150 was not reached within 300 s by seed 1" in page
+        assert "Greedy 150 was not reached within 300 s by impala (seed 1); such" in page
         # A report knows the score, and may ask for another.
         assert compare.main(["--report", "out", "--greedy_score", "100"]) == 0
         (row,) = read_csv(here / "out" / "table.csv")
@@ -464,6 +465,15 @@ def test_the_forecast_has_the_time_of_playing_and_none_of_a_run_that_only_plays(
     missing = comparison.missing()
     assert [comparison.key(run) for run in missing] == ["b/seed_1", "a/seed_2", "b/seed_2"]
     assert running.forecast_s(comparison, missing) == pytest.approx(3 * 3 + 2 * 20)
+
+
+def test_progress_says_that_weights_play_and_counts_the_run_as_made(here):
+    comparison, shown = made(here, a_1=10), []
+    _, run, *later = comparison.planned()  # 100 steps are made, this run has 200
+    watch = running.Watch(comparison, run, later, SimpleNamespace(progress=shown.append))
+    watch.playing()
+    (row,) = shown
+    assert (row["waiting_for"], row["env_steps"]) == ("greedy episodes", 300)
 
 
 def test_the_newest_row_is_the_last_whole_one(here):

@@ -85,8 +85,8 @@ def test_time_and_steps_to_the_score_count_a_run_without_it_as_limit_and_total(t
     assert (record["steps_to_score_mean"], record["steps_to_score_median"]) == (600, 500)
     assert record["score_never_reached"] == "seed 3"
     assert tables.notes([record], Asked(475.0, limit_s=300.0)) == [
-        "impala: 475 was never reached by seed 3; such a run counts as the limit, 300 s, "
-        "and as all its steps."
+        "475 was never reached by impala (seed 3); such a run counts as the limit, 300 s, and as "
+        "all its steps."
     ]
     assert record_of(tmp_path, 475.0)["time_to_score_mean_s"] == (40 + 80 + 95) / 3
     assert record_of(tmp_path)["time_to_score_mean_s"] is None
@@ -125,12 +125,12 @@ class TestGreedyScore:
         record = record_of(tmp_path, limit_s=limit_s, greedy_score=475.0)
         assert record["time_to_greedy_score_mean_s"] == (10 + 3 * limit) / 4
         assert record["steps_to_greedy_score_mean"] == (100 + 3 * 1000) / 4
-        assert record["greedy_score_never_reached"] == "seed 2, seed 3, seed 4"
+        assert record["greedy_score_never_reached"] == "seeds 2, 3, 4"
         says = (
-            f"impala: greedy 475 was not reached within {limit} s by seed 2, seed 3, seed 4; such "
-            "a run counts as so many seconds, and as all its steps."
+            f"Greedy 475 was not reached within {limit} s by impala (seeds 2, 3, 4); such a run "
+            "counts as so many seconds, and as all its steps."
         )
-        assert says in tables.notes([record], Asked(limit_s=limit_s))
+        assert says in tables.notes([record], Asked(None, 475.0, limit_s))
 
     def test_run_whose_snapshots_have_not_all_played_is_named_and_has_no_time(self, tmp_path):
         play(make_run(tmp_path / "1", [1], seed=1), [475.0, 475.0])
@@ -139,9 +139,11 @@ class TestGreedyScore:
         make_snapshots(tmp_path / "3", [10.0, 20.0, 30.0])  # one more
         record = record_of(tmp_path, greedy_score=475.0)
         assert record["time_to_greedy_score_mean_s"] == 10
-        assert record["without_snapshots"] == "seed 2, seed 3"
-        says = "impala: no time to greedy 475 of seed 2, seed 3, whose weights were not saved or "
-        assert tables.notes([record], Asked())[0].startswith(says)
+        assert record["without_snapshots"] == "seeds 2, 3"
+        says = (
+            "No time to greedy 475 is known of impala (seeds 2, 3): the weights were not saved, or "
+        )
+        assert tables.notes([record], Asked(None, 475.0))[0].startswith(says)
 
     def test_damaged_table_is_one_line(self, tmp_path):
         run = make_run(tmp_path / "1", [1])
@@ -225,7 +227,7 @@ def test_runs_without_rows_or_with_few_episodes_are_said(tmp_path):
     record = record_of(tmp_path, 475.0)
     assert (record["n"], record["final_return_n"], record["final_return_mean"]) == (2, 0, None)
     assert "impala: 0 of 2 seeds have a final return; 20 episodes must end." in tables.notes(
-        [record], Asked()
+        [record], Asked(475.0)
     )
 
 
@@ -234,7 +236,7 @@ def test_one_seed_has_no_standard_error_and_it_is_said(tmp_path):
     record = record_of(tmp_path)
     assert record["final_return_se"] is None
     assert tables.notes([record], Asked()) == [
-        "impala: one seed, so there is no standard error and no band."
+        "One seed of impala: there is no standard error and no band."
     ]
 
 

@@ -282,14 +282,19 @@ body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; 
 h1 { font-size: 1.6rem; margin-bottom: 0; }
 h2 { font-size: 1.25rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
 h3 { font-size: 1.05rem; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; font-size: .88rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0; }
-th, td { padding: .32rem .8rem; text-align: right; vertical-align: top; }
+th, td { padding: .32rem .5rem; text-align: right; vertical-align: top; }
 th { border-bottom: 2px solid #555; font-weight: 600; vertical-align: bottom; }
 td { border-bottom: 1px solid #e4e4e4; white-space: nowrap; }
 th:first-child, td:first-child, .plain td { text-align: left; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; padding-left: 0; }
+td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 17rem; }
 .plain td { white-space: normal; }
-tbody tr:hover { background: #f5f8fb; }
+td:last-child { white-space: normal; }
+tbody tr:hover td { background: #f5f8fb; }
+@media (max-width: 1000px) { .wide { font-size: .8rem; } th, td { padding: .3rem .35rem; }
+  td { white-space: normal; } td:first-child { min-width: 6rem; max-width: 10rem; } }
 .note { color: #555; font-size: .9rem; margin: .15rem 0; }
 img { display: block; width: 100%; height: auto; margin: 1rem 0; }
 pre { background: #f4f4f4; padding: .6rem .9rem; white-space: pre-wrap; word-break: break-word; }

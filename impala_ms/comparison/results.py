@@ -164,7 +164,7 @@ def _to_greedy_score(group: Group, records: Mapping[Any, Record], asked: Asked) 
     return {
         "greedy_score": asked.greedy_score,
         **_reached("greedy_score", [records[run.folder] for run in members], members, ends),
-        "without_snapshots": ", ".join(named(run) for run in every if run not in members),
+        "without_snapshots": all_named([run for run in every if run not in members]),
     }
 
 
@@ -183,13 +183,20 @@ def _reached(
         f"time_to_{name}_median_s": time.median,
         f"steps_to_{name}_mean": steps.mean,
         f"steps_to_{name}_median": steps.median,
-        f"{name}_never_reached": ", ".join(named(members[number]) for number in time.never),
+        f"{name}_never_reached": all_named([members[number] for number in time.never]),
     }
 
 
 def named(run: Run) -> str:
     """A run inside its setting."""
     return f"seed {run.seed}" if run.seed is not None else run.folder.name
+
+
+def all_named(some: Sequence[Run]) -> str:
+    """Runs inside their setting, as ``seeds 1, 3``."""
+    if len(some) > 1 and all(run.seed is not None for run in some):
+        return f"seeds {', '.join(str(run.seed) for run in some)}"
+    return ", ".join(map(named, some))
 
 
 def why_not(run: Run) -> str:

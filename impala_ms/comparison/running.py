@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from impala_ms.comparison import runs
 from impala_ms.comparison.plan import Comparison, Outcome
@@ -61,7 +62,7 @@ def run_all(comparison: Comparison, missing: Sequence[Run], display: Display) ->
             what = f"{labels[run.folder]}{f' on {run.env}' if several else ''}, seed {run.seed}"
             display.line(f"run {number} of {len(missing)}: {what}")
             watch = Watch(comparison, run, missing[number:], display)
-            outcome = make(comparison, run, runner, watch.look)
+            outcome = make(comparison, run, runner, watch)
             if runner.stopped_by is None:
                 watch.ended()
             display.line(f"  {_said(outcome, run)}")
@@ -70,15 +71,15 @@ def run_all(comparison: Comparison, missing: Sequence[Run], display: Display) ->
         return runner.stopped_by
 
 
-def make(comparison: Comparison, run: Run, runner: Runner, look: Look) -> Outcome:
+def make(comparison: Comparison, run: Run, runner: Runner, watch: Watch) -> Outcome:
     """Train a run unless it is there, then have its weights play as far as they have not."""
     key = comparison.key(run)
     if run.state not in runs.COUNTED:
-        comparison.outcomes[key] = train(comparison, run, runner, look)
+        comparison.outcomes[key] = train(comparison, run, runner, watch.training)
         comparison.save()
     outcome = comparison.outcomes[key]
     if outcome.state in runs.COUNTED and runner.stopped_by is None:
-        comparison.outcomes[key] = outcome = play(comparison, run, outcome, runner, look)
+        comparison.outcomes[key] = outcome = play(comparison, run, outcome, runner, watch.playing)
         comparison.save()
     return outcome
 
@@ -182,13 +183,19 @@ class Watch:
         self._total = sum(map(steps_of, every))
         self._done = sum(steps_of(other) for other in every if other.folder not in still)
 
-    def look(self) -> None:
+    def training(self) -> None:
         """Show how far the comparison is while the run goes on."""
+        row = newest_row(self._run.folder / METRICS)
+        self._show(row, min(row.get("env_steps", 0), steps_of(self._run)), self._left_s())
+
+    def playing(self) -> None:
+        """Show that the run's weights play."""
+        self._show({"waiting_for": "greedy episodes"}, steps_of(self._run), self._left_s())
+
+    def _left_s(self) -> float | None:
         left = forecast_s(self._comparison, [self._run, *self._later])
         elapsed = time.monotonic() - self._begun
-        row = newest_row(self._run.folder / METRICS)
-        steps = min(row.get("env_steps", 0), steps_of(self._run))
-        self._show(row, steps, None if left is None else max(left - elapsed, 0))
+        return None if left is None else max(left - elapsed, 0)
 
     def ended(self) -> None:
         """Show how far it is now that the run has ended: its steps count as made."""
@@ -196,13 +203,14 @@ class Watch:
         left = forecast_s(self._comparison, self._later)
         self._show(row, steps_of(self._run), left)
 
-    def _show(self, row: Mapping[str, float], steps: float, left_s: float | None) -> None:
+    def _show(self, row: Mapping[str, Any], steps: float, left_s: float | None) -> None:
         self._display.progress(
             {
                 "env_steps": self._done + steps,
                 "total_env_steps": self._total,
                 "env_steps_per_s": row.get("env_steps_per_s"),
                 "episode_return_mean": row.get("episode_return_mean"),
+                "waiting_for": row.get("waiting_for"),
                 "eta_s": left_s,
             }
         )

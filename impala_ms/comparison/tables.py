@@ -102,7 +102,7 @@ def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
 def meanings(records: Sequence[Record]) -> list[str]:
     """What the columns of the table mean, where their heads do not say it."""
     return [
-        f"{_fill(column.head, records)}: {_fill(column.meaning, records)}"
+        f"{_fill(column.head.partition(':')[0], records)}: {_fill(column.meaning, records)}"
         for column in _there(records)
         if column.meaning
     ]
@@ -151,28 +151,29 @@ def number(value: float | None) -> str:
 
 def notes(records: Sequence[Record], asked: Asked) -> list[str]:
     """What the table does not show: who never had a score, what does not count."""
-    lines = []
     limit = "the time of its own end"
     if asked.limit_s is not None:
         limit = f"the limit, {asked.limit_s:g} s"
+    never, not_in_time = _who(records, "score_never_reached", "greedy_score_never_reached")
+    (unknown,) = _who(records, "without_snapshots")
+    lines = []
+    if never:
+        lines.append(
+            f"{asked.score:g} was never reached by {never}; such a run counts as {limit}, and as "
+            "all its steps."
+        )
+    if not_in_time:
+        lines.append(
+            f"Greedy {asked.greedy_score:g} was not reached within {asked.greedy_limit_s:g} s by "
+            f"{not_in_time}; such a run counts as so many seconds, and as all its steps."
+        )
+    if unknown:
+        lines.append(
+            f"No time to greedy {asked.greedy_score:g} is known of {unknown}: the weights were "
+            "not saved, or not all were played."
+        )
     for record in records:
         setting = record["setting"]
-        if never := record["score_never_reached"]:
-            lines.append(
-                f"{setting}: {record['score']:g} was never reached by {never}; such a run counts "
-                f"as {limit}, and as all its steps."
-            )
-        if never := record["greedy_score_never_reached"]:
-            lines.append(
-                f"{setting}: greedy {record['greedy_score']:g} was not reached within "
-                f"{asked.greedy_limit_s:g} s by {never}; such a run counts as so many seconds, "
-                "and as all its steps."
-            )
-        if record["without_snapshots"]:
-            lines.append(
-                f"{setting}: no time to greedy {record['greedy_score']:g} of "
-                f"{record['without_snapshots']}, whose weights were not saved or not all played."
-            )
         if record["not_counted"]:
             lines.append(f"{setting}: not counted: {record['not_counted']}.")
         if record["final_return_n"] < record["n"]:
@@ -181,9 +182,17 @@ def notes(records: Sequence[Record], asked: Asked) -> list[str]:
         if 0 < record["greedy_return_n"] < record["n"]:
             few = f"{record['greedy_return_n']} of {record['n']}"
             lines.append(f"{setting}: {few} seeds have a greedy return.")
-        if record["n"] == 1:
-            lines.append(f"{setting}: one seed, so there is no standard error and no band.")
+    if alone := [record["setting"] for record in records if record["n"] == 1]:
+        lines.append(f"One seed of {', '.join(alone)}: there is no standard error and no band.")
     return lines
+
+
+def _who(records: Sequence[Record], *fields: str) -> list[str]:
+    """For each field the settings that have runs in it, with these runs."""
+    return [
+        ", ".join(f"{record['setting']} ({record[name]})" for record in records if record[name])
+        for name in fields
+    ]
 
 
 def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
