@@ -19,6 +19,7 @@ from impala_ms.comparison.results import Asked, Record
 from impala_ms.comparison.runs import Group, Run, RunError
 
 XS = ("env_steps", "wall_time_s")
+NAME_CHARACTERS = 26  # in a line of the first column
 MANY_SETTINGS = 12  # are shown only when asked for, as those of two algorithms
 
 
@@ -248,13 +249,21 @@ def _distinct(members: Sequence[Run], name: str) -> list[str]:
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], plain: bool = False) -> str:
-    head = "".join(f"<th>{_text(cell)}</th>" for cell in heads)
+    # Names wrap, but those that are short stay on one line.
+    longest = max((len(line[0]) for line in lines), default=0)
+    head = f'<th style="min-width: {min(longest, NAME_CHARACTERS)}ch">{_text(heads[0])}</th>'
+    head += "".join(f"<th>{_text(cell)}</th>" for cell in heads[1:])
     rows = "\n".join(
-        f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in line)}</tr>" for line in lines
+        f"<tr>{''.join(f'<td>{_breakable(cell)}</td>' for cell in line)}</tr>" for line in lines
     )
     kind = ' class="plain"' if plain else ""
     thead = "" if plain else f"<thead><tr>{head}</tr></thead>"
     return f'<div class="wide"><table{kind}>{thead}<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _breakable(text: str) -> str:
+    """HTML of a text that may go on in the next line inside a long name, not inside a number."""
+    return re.sub(r"([=:/])(?=\w)", r"\1<wbr>", _text(text).replace("± ", "±&nbsp;"))
 
 
 def _text(text: object) -> str:
@@ -278,7 +287,7 @@ _PAGE = """\
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: #1c1c1c;
-  background: #fff; max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem; }
+  background: #fff; max-width: 1280px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.6rem; margin-bottom: 0; }
 h2 { font-size: 1.25rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
 h3 { font-size: 1.05rem; }
@@ -286,18 +295,16 @@ h3 { font-size: 1.05rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0; }
 th, td { padding: .32rem .5rem; text-align: right; vertical-align: top; }
 th { border-bottom: 2px solid #555; font-weight: 600; vertical-align: bottom; }
-td { border-bottom: 1px solid #e4e4e4; white-space: nowrap; }
+td { border-bottom: 1px solid #e4e4e4; }
 th:first-child, td:first-child, .plain td { text-align: left; }
 th:first-child, td:first-child { position: sticky; left: 0; background: #fff; padding-left: 0; }
-td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 17rem; }
-.plain td { white-space: normal; }
-td:last-child { white-space: normal; }
+td:first-child { overflow-wrap: anywhere; }
+td:last-child { overflow-wrap: break-word; }
 tbody tr:hover td { background: #f5f8fb; }
-@media (max-width: 1000px) { .wide { font-size: .8rem; } th, td { padding: .3rem .35rem; }
-  td { white-space: normal; } td:first-child { min-width: 6rem; max-width: 10rem; } }
-.note { color: #555; font-size: .9rem; margin: .15rem 0; }
+.note { color: #555; font-size: .9rem; margin: .15rem 0; overflow-wrap: anywhere; }
 img { display: block; width: 100%; height: auto; margin: 1rem 0; }
 pre { background: #f4f4f4; padding: .6rem .9rem; white-space: pre-wrap; word-break: break-word; }
 summary { cursor: pointer; }
+@media (max-width: 1000px) { .wide { font-size: .78rem; } th, td { padding: .3rem .3rem; } }
 @media print { details > * { display: block; } body { max-width: none; } }
 """
