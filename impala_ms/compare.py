@@ -61,12 +61,17 @@ def carry_out(comparison: Comparison, band: str) -> int:
     stopped_by = running.run_all(comparison, missing, display)
     display.close()
     view = View(
-        comparison.scores, comparison.limit_s, band, comparison.commands, comparison.machines
+        comparison.scores,
+        comparison.greedy_scores,
+        comparison.limit_s,
+        band,
+        comparison.commands,
+        comparison.machines,
     )
     members = comparison.read_runs()
     if members:
         show(members, comparison.folder, view)
-    failed = [run for run in members if run.state == runs.FAILED]
+    failed = [run for run in members if run.message]
     for run in failed:
         sys.stdout.write(f"failed: {comparison.key(run)}: {run.message}\n")
     if stopped_by is not None:
@@ -116,13 +121,14 @@ def _duration(seconds: float) -> str:
 def show_again(wanted: Request, command: str) -> int:
     """Make the report about runs that are there."""
     members: list[Run] = []
-    view = View(wanted.scores, wanted.limit_s, wanted.band, [command])
+    view = View(wanted.scores, wanted.greedy_scores, wanted.limit_s, wanted.band, [command])
     for folder in wanted.report:
         if (folder / plan.FILE).exists():
             comparison = plan.load(folder)
             members += comparison.read_runs()
             view = View(
                 {**comparison.scores, **view.scores},
+                {**comparison.greedy_scores, **view.greedy_scores},
                 comparison.limit_s if wanted.limit_s is None else wanted.limit_s,
                 wanted.band,
                 [*view.commands, *comparison.commands],
@@ -139,7 +145,7 @@ def show_again(wanted: Request, command: str) -> int:
 def show(members: Sequence[Run], folder: Path, view: View) -> None:
     """Write tables, pictures and page, and print the tables."""
     made = report.sections(members, view)
-    files = report.write_tables(made, folder, view)
+    files = report.write_tables(made, folder)
     drawn = {}
     try:
         drawn = report.write_pictures(made, folder, view)
@@ -149,5 +155,5 @@ def show(members: Sequence[Run], folder: Path, view: View) -> None:
         sys.stderr.write(f"no pictures: {error}\n")
     files += [file for some in drawn.values() for file in some]
     files.append(report.write_page(made, drawn, folder, view))
-    sys.stdout.write(report.markdown(made, view))
+    sys.stdout.write(report.markdown(made))
     sys.stdout.write(f"{', '.join(map(str, files))}\n")

@@ -3,7 +3,9 @@
 import copy
 import json
 
-from impala_ms import algorithms
+import numpy as np
+
+from impala_ms import algorithms, snapshots
 from impala_ms.algorithm.impala import config
 
 SECTIONS = [name for name in vars(config) if name.endswith("_params")]
@@ -59,3 +61,20 @@ def make_run(
         lines.append(",".join("" if row.get(c) is None else str(row[c]) for c in columns))
     folder.joinpath("metrics.csv").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def make_snapshots(folder, seconds):
+    """Write snapshots taken after so many seconds, and after 100, 200, … steps."""
+    for number, at in enumerate(seconds, 1):
+        taken = snapshots.Taken(at, 100 * number, number)
+        snapshots.save(folder, np.zeros(1, np.float32), taken)
+
+
+def play_snapshots(folder, returns, episodes=20):
+    """Write the table that the snapshots would have if they returned this."""
+    taken = [snapshots.load(path)[1] for path in snapshots.listing(folder)]
+    rows = [
+        snapshots.Played(*when, returned, 0.5, episodes)
+        for when, returned in zip(taken, returns, strict=True)
+    ]
+    snapshots.write_table(folder, True, rows)

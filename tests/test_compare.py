@@ -10,12 +10,14 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from impala_ms import compare
 from impala_ms.comparison import plan, request, running, runs
 from impala_ms.comparison.request import UsageError
+from impala_ms.run_dir import write_json
 from tests.made_up_runs import make_run
 
 FAKE = Path(__file__).parent / "fake_train.py"
@@ -27,26 +29,33 @@ def here(tmp_path, monkeypatch):
     """An empty folder, in which training takes no time and no pictures are drawn."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAKE_TRAIN", raising=False)
+    fake = [sys.executable, str(FAKE)]
     monkeypatch.setattr(
         running,
         "train_command",
-        lambda algorithm, ranks, options: [
-            sys.executable,
-            str(FAKE),
-            algorithm,
-            str(ranks),
-            *options,
+        lambda algorithm, ranks, options: [*fake, algorithm, str(ranks), *options],
+    )
+    monkeypatch.setattr(
+        running,
+        "evaluate_command",
+        lambda folder, episodes, options: [
+            *[*fake, "evaluate", str(folder), "--episodes", str(episodes), *options]
         ],
     )
     monkeypatch.setattr(compare.report, "write_pictures", lambda *_: {})
     return tmp_path
 
 
-def started(here):
-    """The runs that were started, in their order."""
+def commands(here):
+    """The runs and evaluations that were started, in their order."""
     file = here / "started.txt"
     lines = file.read_text().splitlines() if file.exists() else []
     return ["/".join(Path(line).parts[-2:]) for line in lines]
+
+
+def started(here):
+    """The runs that were started, in their order."""
+    return [line for line in commands(here) if " " not in line]
 
 
 def read_csv(file):
@@ -55,6 +64,89 @@ def read_csv(file):
 
 
 A, B = "impala_CartPole-v1_N-1_learner.gamma-0.9", "impala_CartPole-v1_N-1_learner.gamma-0.99"
+
+
+ONE = "impala_CartPole-v1_N-1"
+LAST, ALL = "--episodes 20 --json", "--episodes 20 --snapshots"
+
+
+class TestGreedy:
+    def test_the_last_weights_of_a_run_play_before_the_next_run(self, here, capsys):
+        assert compare.main(["impala", "--ranks", "1", "--seeds", "1-2", "--output", "out"]) == 0
+        assert commands(here) == [
+            *[f"{ONE}/seed_1", f"{ONE}/seed_1 {LAST}"],
+            *[f"{ONE}/seed_2", f"{ONE}/seed_2 {LAST}"],
+        ]
+        (row,) = read_csv(here / "out" / "table.csv")
+        assert (row["greedy_return_mean"], row["greedy_return_se"]) == ("150", "50")
+        assert [row["greedy_return"] for row in read_csv(here / "out" / "runs.csv")] == [
+            "100",
+            "200",
+        ]
+        said = capsys.readouterr().out
+        assert re.search(r"finished after \d+\.\d s, return 80.0, greedy return 200.0\n", said)
+        assert "play 20 episodes with the most likely actions" in said
+
+    def test_a_score_has_snapshots_played_too(self, here):
+        words = ["impala", "--ranks", "1", "--seeds", "1-2", "--greedy_score", "150"]
+        assert compare.main([*words, "--output", "out"]) == 0
+        assert commands(here)[3:] == [
+            f"{ONE}/seed_2",
+            f"{ONE}/seed_2 {LAST}",
+            f"{ONE}/seed_2 {ALL}",
+        ]
+        rows = read_csv(here / "out" / "runs.csv")
+        assert [row["time_to_greedy_score_s"] for row in rows] == ["", "4"]
+        (row,) = read_csv(here / "out" / "table.csv")
+        assert row["time_to_greedy_score_mean_s"] == "152"  # (300 + 4) / 2
+        assert row["greedy_score_never_reached"] == "seed 1"
+        page = (here / "out" / "report.html").read_text()
+        assert "s to greedy 150: mean, median" in page
+        assert "Greedy 150 was not reached within 300 s by impala (seed 1); such" in page
+        # A report knows the score, and may ask for another.
+        assert compare.main(["--report", "out", "--greedy_score", "100"]) == 0
+        (row,) = read_csv(here / "out" / "table.csv")
+        assert (row["greedy_score"], row["time_to_greedy_score_mean_s"]) == ("100", "3")
+
+    def test_nothing_plays_if_no_episodes_are_wanted(self, here):
+        words = ["impala", "--ranks", "1", "--seeds", "1", "--output", "out"]
+        assert compare.main([*words, "--greedy_episodes", "0"]) == 0
+        assert commands(here) == [f"{ONE}/seed_1"]
+        assert compare.main(["--resume", "out"]) == 0
+        assert commands(here) == [f"{ONE}/seed_1"]
+        assert compare.main(["--resume", "out", "--greedy_episodes", "5"]) == 0
+        assert commands(here)[1:] == [f"{ONE}/seed_1 --episodes 5 --json"]
+
+    def test_an_evaluation_that_fails_is_said_and_made_again(self, here, monkeypatch, capsys):
+        monkeypatch.setenv("FAKE_TRAIN", "deaf:1")
+        words = ["impala", "--ranks", "1", "--seeds", "1-2", "--greedy_score", "150"]
+        assert compare.main([*words, "--output", "out"]) == 1
+        rows = read_csv(here / "out" / "runs.csv")
+        log = f"out/runs/{ONE}/seed_1.txt"
+        says = f"its evaluation failed: the sound card is gone (see {log})"
+        assert [row["message"] for row in rows] == [says, ""]
+        assert [row["state"] for row in rows] == ["finished"] * 2
+        assert f"failed: {ONE}/seed_1: {says}\n" in capsys.readouterr().out
+        assert Path(log).read_text().endswith("failed: the sound card is gone\n")
+        (row,) = read_csv(here / "out" / "table.csv")
+        assert (row["greedy_return_n"], row["without_snapshots"]) == ("1", "seed 1")
+        before = len(commands(here))
+        monkeypatch.setenv("FAKE_TRAIN", "")
+        assert compare.main(["--resume", "out"]) == 0
+        assert commands(here)[before:] == [f"{ONE}/seed_1 {LAST}", f"{ONE}/seed_1 {ALL}"]
+        assert [row["message"] for row in read_csv(here / "out" / "runs.csv")] == ["", ""]
+
+    def test_ctrl_c_ends_an_evaluation_and_resume_makes_it(self, here, monkeypatch, capsys):
+        monkeypatch.setenv("FAKE_TRAIN", "break:1")
+        words = ["impala", "--ranks", "1", "--seeds", "1-2", "--output", "out"]
+        assert compare.main(words) == 130
+        assert commands(here) == [f"{ONE}/seed_1", f"{ONE}/seed_1 {LAST}"]
+        assert "stopped; go on with the 2 runs left: " in capsys.readouterr().out
+        monkeypatch.setenv("FAKE_TRAIN", "")
+        assert compare.main(["--resume", "out"]) == 0
+        assert commands(here)[2:] == [
+            *[f"{ONE}/seed_1 {LAST}", f"{ONE}/seed_2", f"{ONE}/seed_2 {LAST}"]
+        ]
 
 
 def test_every_setting_is_run_with_a_seed_before_the_next_seed(here, capsys):
@@ -96,17 +188,17 @@ def test_environments_and_numbers_of_ranks_are_settings_too(here):
 
 
 def test_options_of_training_reach_every_run(here, monkeypatch):
-    commands = []
+    given = []
     make = running.train_command
     monkeypatch.setattr(
-        running, "train_command", lambda *given: commands.append(given) or make(*given)
+        running, "train_command", lambda *words: given.append(words) or make(*words)
     )
     words = ["impala", "--seeds", "4", "--vary", "gamma=0.5", "--lr", "0.1", "--output", "out"]
     words[4] = "learner.gamma=0.5"
     assert compare.main(words) == 0
     folder = str(Path("out/runs/impala_CartPole-v1_N-3_learner.gamma-0.5/seed_4"))
     options = ["--lr", "0.1", "--set", "learner.gamma=0.5", "--seed", "4", "--run_dir", folder]
-    assert commands == [("impala", 3, options)]
+    assert given == [("impala", 3, options)]
 
 
 def test_a_failed_run_is_a_row_and_the_others_go_on(here, monkeypatch, capsys):
@@ -162,7 +254,7 @@ def test_the_limit_ends_a_run_in_order_and_is_its_time_to_the_score(here, monkey
     (row,) = read_csv(here / "out" / "runs.csv")
     assert (row["state"], row["final_return"]) == ("limit", "40")
     (row,) = read_csv(here / "out" / "table.csv")
-    assert (row["time_to_score_mean_s"], row["never_reached"]) == ("0.4", "seed 1")
+    assert (row["time_to_score_mean_s"], row["score_never_reached"]) == ("0.4", "seed 1")
     assert row["steps_to_score_mean"] == "600000"
     assert compare.main([*words[:5], "--limit_s", "9", "--output", "out"]) == 2
     assert "the runs in out were made with 0.4; give the same" in capsys.readouterr().err
@@ -227,6 +319,16 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
             "0.9 stands twice in --vary learner.gamma=0.9,0.9: give it once",
         ),
         (["impala", "--score", "high"], "--score high: it takes a number"),
+        (["impala", "--greedy_score", "high"], "--greedy_score high: it takes a number"),
+        (
+            ["impala", "--greedy_episodes", "-1"],
+            "--greedy_episodes -1: it takes whole numbers of 0",
+        ),
+        (
+            ["impala", "--greedy_episodes", "0", "--greedy_score", "9"],
+            "--greedy_episodes 0: --greedy_score needs 1 or more, give another number",
+        ),
+        (["--report", "out", "--greedy_episodes", "5"], "--report trains nothing: leave out --gr"),
         (["impala", "--limit_s", "-1"], "--limit_s -1: it takes seconds, more than 0"),
         (["impala", "--limit_s", "1", "2"], "--limit_s takes one value, not 2"),
         (["impala", "--output"], "--output takes one value, not 0"),
@@ -349,9 +451,29 @@ def made(here, **took):
 )
 def test_the_forecast_goes_by_setting_then_by_speed(here, took, limit_s, seconds):
     comparison = made(here, **took)
-    comparison.limit_s = limit_s
+    comparison.limit_s, comparison.greedy_episodes = limit_s, 0
     found = running.forecast_s(comparison, comparison.missing())
     assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_the_forecast_has_the_time_of_playing_and_none_of_a_run_that_only_plays(here):
+    comparison = made(here, a_1=10, a_2=10)
+    comparison.settings = comparison.settings[:2]  # b has twice the steps
+    comparison.outcomes["a/seed_1"].played_s = 3.0
+    (here / "runs" / "a" / "seed_1").mkdir(parents=True)
+    write_json(here / "runs" / "a" / "seed_1" / "greedy.json", {"episodes": 20})
+    missing = comparison.missing()
+    assert [comparison.key(run) for run in missing] == ["b/seed_1", "a/seed_2", "b/seed_2"]
+    assert running.forecast_s(comparison, missing) == pytest.approx(3 * 3 + 2 * 20)
+
+
+def test_progress_says_that_weights_play_and_counts_the_run_as_made(here):
+    comparison, shown = made(here, a_1=10), []
+    _, run, *later = comparison.planned()  # 100 steps are made, this run has 200
+    watch = running.Watch(comparison, run, later, SimpleNamespace(progress=shown.append))
+    watch.playing()
+    (row,) = shown
+    assert (row["waiting_for"], row["env_steps"]) == ("greedy episodes", 300)
 
 
 def test_the_newest_row_is_the_last_whole_one(here):
@@ -445,7 +567,7 @@ def test_a_report_about_a_comparison_knows_its_score_and_names(here, capsys):
     words = ["impala", "--ranks", "1", "--seeds", "1-2", "--score", "30", "--output", "out"]
     assert compare.main(words) == 0
     before = (here / "out" / "table.csv").read_text()
-    assert "never_reached" in before
+    assert "score_never_reached" in before
     (here / "out" / "table.csv").unlink()
     assert compare.main(["--report", "out"]) == 0
     assert (here / "out" / "table.csv").read_text() == before
@@ -458,6 +580,9 @@ def test_the_command_of_a_run_is_what_a_user_gives(real_pictures):
     command = running.train_command("impala", 3, ["--seed", "1"])
     words = "-m impala_ms train 3 --algorithm impala --seed 1"
     assert command == [sys.executable, *words.split()]
+    command = running.evaluate_command(Path("out/seed_1"), 20, ["--json"])
+    words = "-m impala_ms evaluate out/seed_1 --greedy --episodes 20 --json"
+    assert command == [sys.executable, *words.split()]
 
 
 @pytest.mark.slow
@@ -465,6 +590,7 @@ def test_two_runs_are_trained_and_compared(real_pictures, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     words = ["impala", "--ranks", "1", "--seeds", "1", "--total_env_steps", "3000"]
     words += ["--vary", "learner.correction=vtrace,none", "--output", "out"]
+    words += ["--greedy_episodes", "3", "--greedy_score", "5"]
     assert compare.main(words) == 0, capsys.readouterr()
     table = read_csv(tmp_path / "out" / "table.csv")
     assert [row["setting"] for row in table] == [
@@ -474,6 +600,8 @@ def test_two_runs_are_trained_and_compared(real_pictures, tmp_path, monkeypatch,
     for row in table:
         assert float(row["env_steps_per_s"]) > float(row["env_steps_per_s_with_start"]) > 100
         assert float(row["final_return_mean"]) > 5
+        assert float(row["greedy_return_mean"]) > 5
+        assert 0 < float(row["time_to_greedy_score_mean_s"]) <= 300
         assert float(row["rss_mb"]) > 100
     for row in read_csv(tmp_path / "out" / "runs.csv"):
         folder = Path(row["folder"])

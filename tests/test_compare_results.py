@@ -1,22 +1,24 @@
 """Run folders, which of them belong together, and the tables about them."""
 
 import csv
+import json
 
 import pytest
 
-from impala_ms import algorithms
+from impala_ms import algorithms, snapshots
 from impala_ms.comparison import results, runs, tables
+from impala_ms.comparison.results import Asked
 from impala_ms.comparison.runs import RunError
-from tests.made_up_runs import make_run
+from tests.made_up_runs import make_run, make_snapshots, play_snapshots
 
 
 def groups_of(folder):
     return runs.grouped([runs.read(found) for found in runs.find(folder)])
 
 
-def record_of(folder, score=None, limit_s=None):
+def record_of(folder, score=None, limit_s=None, greedy_score=None):
     (group,) = groups_of(folder)
-    return results.of_group(group, score, limit_s)
+    return results.of_group(group, Asked(score, greedy_score, limit_s))
 
 
 def test_runs_that_differ_only_in_the_seed_are_one_group(tmp_path):
@@ -81,13 +83,104 @@ def test_time_and_steps_to_the_score_count_a_run_without_it_as_limit_and_total(t
     record = record_of(tmp_path, 475.0, 300.0)
     assert (record["time_to_score_mean_s"], record["time_to_score_median_s"]) == (140, 80)
     assert (record["steps_to_score_mean"], record["steps_to_score_median"]) == (600, 500)
-    assert record["never_reached"] == "seed 3"
-    assert tables.notes([record], 300.0) == [
-        "impala: 475 was never reached by seed 3; such a run counts as the limit, 300.0 s, "
-        "and as all its steps."
+    assert record["score_never_reached"] == "seed 3"
+    assert tables.notes([record], Asked(475.0, limit_s=300.0)) == [
+        "475 was never reached by impala (seed 3); such a run counts as the limit, 300 s, and as "
+        "all its steps."
     ]
     assert record_of(tmp_path, 475.0)["time_to_score_mean_s"] == (40 + 80 + 95) / 3
     assert record_of(tmp_path)["time_to_score_mean_s"] is None
+
+
+def play(run, returns, seconds=None, last=None):
+    """Give a run snapshots that have played, at 10, 20, … seconds and 100, 200, … steps."""
+    make_snapshots(run, seconds or [10.0 * (k + 1) for k in range(len(returns))])
+    play_snapshots(run, returns)
+    if last is not None:
+        run.joinpath("greedy.json").write_text(json.dumps({"return_mean": last, "episodes": 20}))
+
+
+class TestGreedyScore:
+    def test_time_and_steps_are_those_of_the_first_snapshot_whose_next_holds_it(self, tmp_path):
+        play(make_run(tmp_path / "1", [1], seed=1), [0.0, 475.0, 9.0, 480.0, 475.0])
+        play(make_run(tmp_path / "2", [1], seed=2), [500.0, 500.0])
+        record = record_of(tmp_path, greedy_score=475.0)
+        assert record["time_to_greedy_score_mean_s"] == (40 + 10) / 2
+        assert record["steps_to_greedy_score_mean"] == (400 + 100) / 2
+        assert record["greedy_score_never_reached"] == ""
+        heads, (line,) = tables.cells([record])
+        shown = dict(zip(heads, line, strict=True))
+        assert shown["s to greedy 475: mean, median"] == "25.0, 25.0"
+        assert shown["steps to greedy 475: mean, median"] == "250.0, 250.0"
+        assert record_of(tmp_path)["time_to_greedy_score_mean_s"] is None
+
+    @pytest.mark.parametrize(("limit_s", "limit"), [(None, 300), (90.0, 90)])
+    def test_run_that_does_not_reach_it_in_time_counts_as_the_limit_and_is_named(
+        self, tmp_path, limit_s, limit
+    ):
+        play(make_run(tmp_path / "1", [1], seed=1), [475.0, 475.0])
+        play(make_run(tmp_path / "2", [1], seed=2), [0.0, 475.0])  # only the last
+        play(make_run(tmp_path / "3", [1], seed=3), [475.0, 475.0], seconds=[301.0, 302.0])
+        make_run(tmp_path / "4", seed=4, state="failed")
+        record = record_of(tmp_path, limit_s=limit_s, greedy_score=475.0)
+        assert record["time_to_greedy_score_mean_s"] == (10 + 3 * limit) / 4
+        assert record["steps_to_greedy_score_mean"] == (100 + 3 * 1000) / 4
+        assert record["greedy_score_never_reached"] == "seeds 2, 3, 4"
+        says = (
+            f"Greedy 475 was not reached within {limit} s by impala (seeds 2, 3, 4); such a run "
+            "counts as so many seconds, and as all its steps."
+        )
+        assert says in tables.notes([record], Asked(None, 475.0, limit_s))
+
+    def test_run_whose_snapshots_have_not_all_played_is_named_and_has_no_time(self, tmp_path):
+        play(make_run(tmp_path / "1", [1], seed=1), [475.0, 475.0])
+        make_run(tmp_path / "2", [1], seed=2)
+        play(make_run(tmp_path / "3", [1], seed=3), [0.0, 0.0])
+        make_snapshots(tmp_path / "3", [10.0, 20.0, 30.0])  # one more
+        record = record_of(tmp_path, greedy_score=475.0)
+        assert record["time_to_greedy_score_mean_s"] == 10
+        assert record["without_snapshots"] == "seeds 2, 3"
+        says = (
+            "No time to greedy 475 is known of impala (seeds 2, 3): the weights were not saved, or "
+        )
+        assert tables.notes([record], Asked(None, 475.0))[0].startswith(says)
+
+    def test_damaged_table_is_one_line(self, tmp_path):
+        run = make_run(tmp_path / "1", [1])
+        play(run, [475.0])
+        snapshots.table(run, True).write_text("{")
+        with pytest.raises(RunError, match=r"greedy.csv: its first line is not"):
+            runs.read(run)
+
+
+def test_the_greedy_return_is_of_the_last_weights_and_its_spread_over_seeds(tmp_path):
+    for seed, value in enumerate([0.0, 0.0, 100.0, 100.0]):
+        run = make_run(tmp_path / str(seed), [5, 5], seed=seed, eval_return_mean=77.0)
+        play(run, [1.0], last=value)
+    record = record_of(tmp_path)
+    assert (record["greedy_return_mean"], record["greedy_return_n"]) == (50, 4)
+    assert record["greedy_return_se"] == pytest.approx(28.8675, abs=1e-4)
+    assert tables.meanings([record])[2] == (
+        "greedy return: the last weights of a run play 20 episodes with the most likely actions; "
+        "mean ± standard error over seeds."
+    )
+
+
+def test_older_runs_show_their_newest_evaluation_if_it_was_greedy(tmp_path):
+    make_run(tmp_path / "1", [5, 5], seed=1, eval_return_mean=[7.0, 77.0])
+    sampled = {"policy.eval_greedy": False}
+    make_run(tmp_path / "2", [5, 5], seed=2, eval_return_mean=77.0, settings=sampled)
+    records = [results.of_group(group, Asked()) for group in groups_of(tmp_path)]
+    assert [record["greedy_return_mean"] for record in records] == [77.0, None]
+    assert records[0]["greedy_episodes"] == 10
+
+
+def test_seeds_without_a_greedy_return_are_said(tmp_path):
+    play(make_run(tmp_path / "1", [5], seed=1), [1.0], last=9.0)
+    make_run(tmp_path / "2", [5], seed=2)
+    assert tables.notes([record_of(tmp_path)], Asked()) == [
+        "impala: 1 of 2 seeds have a greedy return."
+    ]
 
 
 def test_a_failed_run_is_named_and_counts_only_as_the_limit(tmp_path):
@@ -96,9 +189,9 @@ def test_a_failed_run_is_named_and_counts_only_as_the_limit(tmp_path):
     record = record_of(tmp_path, 475.0, 300.0)
     assert (record["seeds"], record["n"], record["final_return_mean"]) == ("1", 1, 475)
     assert record["not_counted"] == "seed 2: failed, no memory"
-    assert (record["time_to_score_mean_s"], record["never_reached"]) == (170, "seed 2")
+    assert (record["time_to_score_mean_s"], record["score_never_reached"]) == (170, "seed 2")
     without = record_of(tmp_path, 475.0)
-    assert (without["time_to_score_mean_s"], without["never_reached"]) == (40, "")
+    assert (without["time_to_score_mean_s"], without["score_never_reached"]) == (40, "")
 
 
 def test_the_spread_of_the_final_return_is_over_seeds(tmp_path):
@@ -134,7 +227,7 @@ def test_runs_without_rows_or_with_few_episodes_are_said(tmp_path):
     record = record_of(tmp_path, 475.0)
     assert (record["n"], record["final_return_n"], record["final_return_mean"]) == (2, 0, None)
     assert "impala: 0 of 2 seeds have a final return; 20 episodes must end." in tables.notes(
-        [record], None
+        [record], Asked(475.0)
     )
 
 
@@ -142,8 +235,8 @@ def test_one_seed_has_no_standard_error_and_it_is_said(tmp_path):
     make_run(tmp_path / "run", [1, 2])
     record = record_of(tmp_path)
     assert record["final_return_se"] is None
-    assert tables.notes([record], None) == [
-        "impala: one seed, so there is no standard error and no band."
+    assert tables.notes([record], Asked()) == [
+        "One seed of impala: there is no standard error and no band."
     ]
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from impala_ms.comparison import statistics
 from impala_ms.comparison.statistics import Curve
+from impala_ms.snapshots import Played
 
 
 def curve(xs, ys):
@@ -89,6 +90,22 @@ def test_the_score_is_reached_at_the_first_row_at_it():
     ]
     assert statistics.first_at(rows, 9.0)["env_steps"] == 2
     assert statistics.first_at(rows, 11.0) is None
+
+
+@pytest.mark.parametrize(
+    ("returns", "first"),
+    [
+        ([], None),
+        ([500.0], None),  # the last alone does not count
+        ([0.0, 500.0], None),
+        ([475.0, 475.0], 0),
+        ([500.0, 474.9, 475.0, 475.0, 0.0], 2),
+        ([500.0, 0.0, 500.0, 0.0, 500.0], None),
+    ],
+)
+def test_a_score_is_held_by_the_first_row_whose_next_is_at_it_too(returns, first):
+    rows = [Played(k, 10 * k, k, value, None, 1) for k, value in enumerate(returns)]
+    assert statistics.first_held(rows, 475.0) is (None if first is None else rows[first])
 
 
 def test_speed_is_from_the_first_row_on_and_with_start_up():

@@ -17,10 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from impala_ms import algorithms, config, launch
+from impala_ms import algorithms, config, errors, launch, snapshots
 from impala_ms.comparison import runs
 from impala_ms.comparison.request import Request, UsageError
-from impala_ms.comparison.runs import Run
+from impala_ms.comparison.results import score_of
+from impala_ms.comparison.runs import Run, RunError
 from impala_ms.errors import ConfigError
 from impala_ms.run_dir import write_json
 
@@ -55,7 +56,8 @@ class Outcome:
 
     state: str
     took_s: float
-    message: str = ""
+    message: str = ""  # why it or its evaluation failed
+    played_s: float = 0.0  # how long its weights played
 
 
 @dataclass
@@ -69,6 +71,8 @@ class Comparison:
     commands: list[str] = field(default_factory=list)
     scores: dict[str, float] = field(default_factory=dict)
     limit_s: float | None = None
+    greedy_episodes: int = 20
+    greedy_scores: dict[str, float] = field(default_factory=dict)
     machines: list[str] = field(default_factory=list)
 
     def save(self) -> None:
@@ -88,8 +92,32 @@ class Comparison:
         ]
 
     def missing(self) -> list[Run]:
-        """The runs that are still to be made: not yet started, stopped, or failed."""
-        return [run for run in self.planned() if run.state not in runs.COUNTED]
+        """The runs that are not started, stopped or failed, or whose weights are still to play."""
+        return [
+            run
+            for run in self.planned()
+            if run.state not in runs.COUNTED
+            or self.last_to_play(run)
+            or self.snapshots_to_play(run)
+        ]
+
+    def last_to_play(self, run: Run) -> bool:
+        """Whether the last weights of a run have not played as many episodes as are wanted."""
+        played = runs.read_json(run.folder / runs.GREEDY).get("episodes", 0)
+        return self.greedy_episodes not in (0, played)
+
+    def snapshots_to_play(self, run: Run) -> bool:
+        """Whether there are snapshots of a run that have not played."""
+        if self.greedy_score_of(run) is None:
+            return False
+        try:
+            return bool(snapshots.unplayed(run.folder, True, self.greedy_episodes))
+        except errors.RunError as error:
+            raise RunError(str(error)) from error
+
+    def greedy_score_of(self, run: Run) -> float | None:
+        """The greedy score that a run is to reach."""
+        return score_of(run.env, self.greedy_scores)
 
     def read_runs(self) -> list[Run]:
         """Every run that was started, with what its folder shows."""
@@ -120,7 +148,14 @@ class Comparison:
 
     def _read(self, run: Run) -> Run:
         there = runs.read(run.folder)
-        return replace(run, rows=there.rows, columns=there.columns, meta=there.meta)
+        return replace(
+            run,
+            rows=there.rows,
+            columns=there.columns,
+            meta=there.meta,
+            greedy=there.greedy,
+            snapshots=there.snapshots,
+        )
 
 
 def load(folder: Path) -> Comparison:
@@ -152,6 +187,11 @@ def make(request: Request, command: str) -> Comparison:
     comparison = _begin(request)
     comparison.commands.append(command)
     comparison.scores |= request.scores
+    comparison.greedy_scores |= request.greedy_scores
+    if request.greedy_episodes is not None:
+        comparison.greedy_episodes = request.greedy_episodes
+    if comparison.greedy_scores and not comparison.greedy_episodes:
+        raise UsageError("--greedy_episodes 0: --greedy_score needs 1 or more, give another number")
     if (machine := _machine()) not in comparison.machines:
         comparison.machines.append(machine)
     if request.limit_s is not None:

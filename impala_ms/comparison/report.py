@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from impala_ms.comparison import pictures, results, runs, tables
-from impala_ms.comparison.results import Record
+from impala_ms.comparison.results import Asked, Record
 from impala_ms.comparison.runs import Group, Run, RunError
 
 XS = ("env_steps", "wall_time_s")
+NAME_CHARACTERS = 26  # in a line of the first column
 MANY_SETTINGS = 12  # are shown only when asked for, as those of two algorithms
 
 
@@ -26,6 +27,7 @@ class View(NamedTuple):
     """What runs are seen under, and where they come from."""
 
     scores: Mapping[str, float]
+    greedy_scores: Mapping[str, float]
     limit_s: float | None
     band: str
     commands: Sequence[str] = ()
@@ -40,7 +42,7 @@ class Section(NamedTuple):
     groups: list[Group]
     table: list[Record]  # a record a setting
     every: list[Record]  # a record a run
-    score: float | None
+    asked: Asked
 
 
 def sections(members: Sequence[Run], view: View) -> list[Section]:
@@ -55,17 +57,18 @@ def sections(members: Sequence[Run], view: View) -> list[Section]:
     for env, groups in results.by_environment(runs.grouped(members)).items():
         _check_seeds(groups)
         pictures.check([run for group in groups for run in group.runs], (*XS, results.SCORED_BY))
-        score = results.score_of(env, view.scores)
+        scores, greedy = view.scores, view.greedy_scores
+        asked = Asked(results.score_of(env, scores), results.score_of(env, greedy), view.limit_s)
         made.append(
             Section(
                 env=env,
                 title=pictures.title_of(_drawn(groups) or groups),
                 groups=groups,
-                table=[results.of_group(group, score, view.limit_s) for group in groups],
+                table=[results.of_group(group, asked) for group in groups],
                 every=[
-                    results.of_run(r, group.label, score) for group in groups for r in group.runs
+                    results.of_run(r, group.label, asked) for group in groups for r in group.runs
                 ],
-                score=score,
+                asked=asked,
             )
         )
     return made
@@ -84,10 +87,10 @@ def _check_seeds(groups: Sequence[Group]) -> None:
                 seen[run.seed] = run
 
 
-def write_tables(made: Sequence[Section], folder: Path, view: View) -> list[Path]:
+def write_tables(made: Sequence[Section], folder: Path) -> list[Path]:
     """Write ``table.md``, ``table.csv`` and ``runs.csv``."""
     contents = {
-        "table.md": markdown(made, view),
+        "table.md": markdown(made),
         "table.csv": tables.csv_text([record for one in made for record in one.table]),
         "runs.csv": tables.csv_text([record for one in made for record in one.every]),
     }
@@ -96,13 +99,14 @@ def write_tables(made: Sequence[Section], folder: Path, view: View) -> list[Path
     return [folder / name for name in contents]
 
 
-def markdown(made: Sequence[Section], view: View) -> str:
+def markdown(made: Sequence[Section]) -> str:
     """The tables of all environments."""
     parts = []
     for one in made:
         parts += [f"## {one.title}", tables.markdown(*tables.cells(one.table))]
-        parts += [f"- {note}" for note in tables.notes(one.table, view.limit_s)]
-    return "\n\n".join([*parts, *tables.MEANINGS]) + "\n"
+        parts += [f"- {note}" for note in tables.notes(one.table, one.asked)]
+    meanings = dict.fromkeys(line for one in made for line in tables.meanings(one.table))
+    return "\n\n".join([*parts, *meanings]) + "\n"
 
 
 def write_pictures(made: Sequence[Section], folder: Path, view: View) -> dict[str, list[Path]]:
@@ -119,7 +123,8 @@ def write_pictures(made: Sequence[Section], folder: Path, view: View) -> dict[st
             continue
         name = re.sub(r"[^A-Za-z0-9._+-]+", "-", one.env).strip("-.") or "runs"
         files = [folder / f"curves_{name}.{kind}" for kind in ("png", "svg")]
-        references = {} if one.score is None else {one.score: f"{one.score:g}"}
+        score = one.asked.score
+        references = {} if score is None else {score: f"{score:g}"}
         picture = pictures.Picture(
             xs=XS,
             ys=(results.SCORED_BY,),
@@ -145,7 +150,7 @@ def write_page(
     envs = ", ".join(one.env for one in made)
     body = [f"<h1>Comparison on {_text(envs)}</h1>"]
     for one in made:
-        body += _section(one, drawn.get(one.env, ()), view)
+        body += _section(one, drawn.get(one.env, ()))
     body += ["<h2>How it was made</h2>", *_origin(made, view)]
     page = _PAGE.format(title=_text(f"Comparison on {envs}"), style=_STYLE, body="\n".join(body))
     file = folder / "report.html"
@@ -153,18 +158,16 @@ def write_page(
     return file
 
 
-def _section(one: Section, files: Sequence[Path], view: View) -> list[str]:
+def _section(one: Section, files: Sequence[Path]) -> list[str]:
     """Table, notes, picture, settings and runs of one environment."""
     parts = [f"<h2>{_text(one.title)}</h2>", _table(*tables.cells(one.table))]
-    parts += [
-        f'<p class="note">{_text(note)}</p>' for note in tables.notes(one.table, view.limit_s)
-    ]
+    parts += [f'<p class="note">{_text(note)}</p>' for note in tables.notes(one.table, one.asked)]
     for file in files:
         if file.suffix == ".svg":
             data = base64.b64encode(file.read_bytes()).decode()
             alt = f"Return by env steps and by seconds: {one.title}"
             parts.append(f'<img alt="{_text(alt)}" src="data:image/svg+xml;base64,{data}">')
-    parts += [f'<p class="note">{_text(meaning)}</p>' for meaning in tables.MEANINGS]
+    parts += [f'<p class="note">{_text(meaning)}</p>' for meaning in tables.meanings(one.table)]
     if settings := _settings(one.groups):
         parts.append(f"<h3>Settings that differ</h3>{settings}")
     parts.append(f"<details><summary>All {len(one.every)} runs</summary>{_runs(one)}</details>")
@@ -199,6 +202,8 @@ def _runs(one: Section) -> str:
         "env_steps_per_s": "env steps/s",
         "time_to_score_s": "s to the score",
         "steps_to_score": "steps to the score",
+        "time_to_greedy_score_s": "s to the greedy score",
+        "steps_to_greedy_score": "steps to the greedy score",
         "final_return": "final return",
         "greedy_return": "greedy return",
         "policy_lag": "policy lag",
@@ -244,13 +249,21 @@ def _distinct(members: Sequence[Run], name: str) -> list[str]:
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], plain: bool = False) -> str:
-    head = "".join(f"<th>{_text(cell)}</th>" for cell in heads)
+    # Names wrap, but those that are short stay on one line.
+    longest = max((len(line[0]) for line in lines), default=0)
+    head = f'<th style="min-width: {min(longest, NAME_CHARACTERS)}ch">{_text(heads[0])}</th>'
+    head += "".join(f"<th>{_text(cell)}</th>" for cell in heads[1:])
     rows = "\n".join(
-        f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in line)}</tr>" for line in lines
+        f"<tr>{''.join(f'<td>{_breakable(cell)}</td>' for cell in line)}</tr>" for line in lines
     )
     kind = ' class="plain"' if plain else ""
     thead = "" if plain else f"<thead><tr>{head}</tr></thead>"
     return f'<div class="wide"><table{kind}>{thead}<tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _breakable(text: str) -> str:
+    """HTML of a text that may go on in the next line inside a long name, not inside a number."""
+    return re.sub(r"([=:/])(?=\w)", r"\1<wbr>", _text(text).replace("± ", "±&nbsp;"))
 
 
 def _text(text: object) -> str:
@@ -274,21 +287,24 @@ _PAGE = """\
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: #1c1c1c;
-  background: #fff; max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem; }
+  background: #fff; max-width: 1280px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.6rem; margin-bottom: 0; }
 h2 { font-size: 1.25rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
 h3 { font-size: 1.05rem; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; font-size: .88rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .6rem 0; }
-th, td { padding: .32rem .8rem; text-align: right; vertical-align: top; }
+th, td { padding: .32rem .5rem; text-align: right; vertical-align: top; }
 th { border-bottom: 2px solid #555; font-weight: 600; vertical-align: bottom; }
-td { border-bottom: 1px solid #e4e4e4; white-space: nowrap; }
+td { border-bottom: 1px solid #e4e4e4; }
 th:first-child, td:first-child, .plain td { text-align: left; }
-.plain td { white-space: normal; }
-tbody tr:hover { background: #f5f8fb; }
-.note { color: #555; font-size: .9rem; margin: .15rem 0; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; padding-left: 0; }
+td:first-child { overflow-wrap: anywhere; }
+td:last-child { overflow-wrap: break-word; }
+tbody tr:hover td { background: #f5f8fb; }
+.note { color: #555; font-size: .9rem; margin: .15rem 0; overflow-wrap: anywhere; }
 img { display: block; width: 100%; height: auto; margin: 1rem 0; }
 pre { background: #f4f4f4; padding: .6rem .9rem; white-space: pre-wrap; word-break: break-word; }
 summary { cursor: pointer; }
+@media (max-width: 1000px) { .wide { font-size: .78rem; } th, td { padding: .3rem .3rem; } }
 @media print { details > * { display: block; } body { max-width: none; } }
 """

@@ -35,6 +35,12 @@ time, seed by seed. Writes table.md, table.csv, runs.csv, pictures and report.ht
   --vary PATH=A,B,…      values of a setting, such as learner.correction=vtrace,none; given
                          several times, every combination is run
   --score [ENV=]RETURN   time and steps to this return are shown (mean of 20 episodes)
+  --greedy_episodes N    after each run its last weights play so many greedy episodes, with
+                         nothing beside them; without it 20, and 0 plays none
+  --greedy_score [ENV=]RETURN
+                         runs save their weights every 2 s, and these play as many greedy
+                         episodes after the run: time and steps to this return are shown,
+                         which the next saved weights must hold too
   --limit_s SECONDS      a run is ended in order after so long, and counts as so long if it
                          has not reached the score
   --band se|minmax       what pictures show around the mean over seeds: the standard error
@@ -57,6 +63,8 @@ _TAKES = {
     "seeds": SEVERAL,
     "vary": SEVERAL,
     "score": SEVERAL,
+    "greedy_episodes": ONE,
+    "greedy_score": SEVERAL,
     "limit_s": ONE,
     "band": ONE,
     "output": ONE,
@@ -85,6 +93,8 @@ class Request:
     seeds: tuple[int, ...] = SEEDS
     vary: tuple[tuple[str, tuple[str, ...]], ...] = ()
     scores: dict[str, float] = field(default_factory=dict)  # by environment; "": any other
+    greedy_episodes: int | None = None
+    greedy_scores: dict[str, float] = field(default_factory=dict)
     limit_s: float | None = None
     band: str = "se"
     output: Path | None = None
@@ -107,7 +117,11 @@ def read(argv: Sequence[str]) -> Request:
         or RANKS,
         seeds=_seeds(given["seeds"]) if "seeds" in given else SEEDS,
         vary=tuple(map(_vary, given.get("vary", []))),
-        scores=dict(map(_score, given.get("score", []))),
+        scores=_scores("--score", given.get("score", [])),
+        greedy_episodes=_whole("--greedy_episodes", given["greedy_episodes"][-1], 0)
+        if "greedy_episodes" in given
+        else None,
+        greedy_scores=_scores("--greedy_score", given.get("greedy_score", [])),
         limit_s=_seconds(given["limit_s"][-1]) if "limit_s" in given else None,
         band=given.get("band", ["se"])[-1],
         output=_folder(given.get("output")),
@@ -157,8 +171,8 @@ def _check(request: Request, given: set[str]) -> None:
     _distinct("--vary", paths)
     whole = {"report": "--report trains nothing", "resume": "--resume goes on with what is planned"}
     for name, why in whole.items():
-        others = given - {name, "score", "band", "output" if name == "report" else name}
-        others -= {"limit_s"} if name == "report" else set()
+        others = given - {name, "score", "greedy_score", "band"}
+        others -= {"output", "limit_s"} if name == "report" else {"greedy_episodes"}
         words = [*request.algorithms, *(f"--{other}" for other in sorted(others)), *request.options]
         if name in given and words:
             raise UsageError(f"{why}: leave out {words[0]}")
@@ -201,10 +215,10 @@ def _vary(text: str) -> tuple[str, tuple[str, ...]]:
     return path.strip(), _distinct(f"--vary {text}", found)
 
 
-def _score(text: str) -> tuple[str, float]:
-    """Environment and return of ``475`` or ``CartPole-v1=475``."""
-    env, _, number = text.rpartition("=")
-    return env, _number("--score", number)
+def _scores(option: str, texts: Sequence[str]) -> dict[str, float]:
+    """The return by environment of ``475`` or ``CartPole-v1=475``."""
+    pairs = (text.rpartition("=") for text in texts)
+    return {env: _number(option, number) for env, _, number in pairs}
 
 
 def _seconds(text: str) -> float:

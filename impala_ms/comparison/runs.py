@@ -1,7 +1,8 @@
 """Run folders as data: which there are, what was run in each, which belong together.
 
-Input: folders with ``config.json``, ``metrics.csv``, ``status.json`` and ``meta.json``. Output: a
-`Run` each, and groups of runs that differ in nothing but the seed.
+Input: folders with ``config.json``, ``metrics.csv``, ``status.json`` and ``meta.json``, and what
+their weights have played since. Output: a `Run` each, and groups of runs that differ in nothing
+but the seed.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from impala_ms import errors, snapshots
 from impala_ms.metrics.sinks import read_rows
+from impala_ms.snapshots import Played
 
 FINISHED, LIMIT, STOPPED, FAILED = "finished", "limit", "stopped", "failed"
 GOES_ON = "has not ended"
+GREEDY = "greedy.json"  # in a run folder: what its last weights returned
 COUNTED = (FINISHED, LIMIT)  # states of runs that are what was asked for
 
 # The same setting may have other values here.
-_NOT_A_SETTING = ("trainer.seed", "trainer.run_dir", "collect_env.id")
+_NOT_A_SETTING = (
+    *("trainer.seed", "trainer.run_dir", "collect_env.id"),
+    "trainer.snapshot_interval_s",  # changes nothing about what is learned
+)
 
 
 class RunError(ValueError):
@@ -43,6 +50,8 @@ class Run:
     state: str = FINISHED
     message: str = ""  # why it failed
     meta: Mapping[str, Any] = field(default_factory=dict)
+    greedy: Mapping[str, Any] = field(default_factory=dict)  # as `evaluate --json` prints it
+    snapshots: Sequence[Played] = ()  # empty unless every snapshot has played
     label: str = ""  # given by the user
     counted: bool = True  # in means over seeds
 
@@ -101,6 +110,8 @@ def read(folder: Path, label: str = "") -> Run:
         state=state,
         message=str(status.get("message") or ""),
         meta=meta,
+        greedy=read_json(folder / GREEDY),
+        snapshots=_played(folder),
         label=label,
         counted=state != FAILED,
     )
@@ -131,6 +142,17 @@ def _table(file: Path) -> tuple[list[dict[str, float | None]], list[str]]:
         return [], []
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{file} cannot be read: {error}") from error
+
+
+def _played(folder: Path) -> list[Played]:
+    """What the snapshots of a run returned, if every one has played as many episodes."""
+    try:
+        rows = snapshots.read_table(folder, greedy=True)
+        if len({row.episodes for row in rows}) != 1:
+            return []
+        return [] if snapshots.unplayed(folder, True, rows[0].episodes) else rows
+    except errors.RunError as error:
+        raise RunError(str(error)) from error
 
 
 def _ranks(rows: Sequence[Mapping[str, float | None]], meta: Mapping[str, Any]) -> int | None:

@@ -6,10 +6,11 @@ always the number of seeds, never of episodes: episodes of one run share its pol
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,17 @@ Array = NDArray[np.float64]
 
 POINTS = 400  # of a curve that is drawn: more cannot be seen
 BANDS = {"se": "standard error", "minmax": "lowest and highest"}
+
+
+class HasReturn(Protocol):
+    """Weights that have played."""
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return of their episodes."""
+
+
+Scored = TypeVar("Scored", bound=HasReturn)
 
 
 class Curve(NamedTuple):
@@ -77,6 +89,17 @@ def first_at(rows: Sequence[Row], score: float) -> Row | None:
     for row in rows:
         returned = row.get("episode_return_mean")
         if returned is not None and returned >= score:
+            return row
+    return None
+
+
+def first_held(rows: Sequence[Scored], score: float) -> Scored | None:
+    """The first row at the score whose next row is at it too; None if there is none.
+
+    The last row has no next one: alone at the score it may be luck.
+    """
+    for row, after in itertools.pairwise(rows):
+        if min(row.return_mean, after.return_mean) >= score:
             return row
     return None
 
