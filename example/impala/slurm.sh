@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on the nodes of a Slurm job: sbatch slurm.sh train.py [options]. NOT tested: no Slurm was at hand.
+# Trains on the nodes of a Slurm job: sbatch slurm.sh train.py [options]. NOT tested on a cluster.
 # Slurm's warning before the time is up stops the run with a checkpoint; --resume goes on.
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4

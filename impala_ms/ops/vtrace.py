@@ -1,7 +1,7 @@
 """V-trace: off-policy corrected value targets and advantages (Espeholt et al. 2018).
 
 Input: log ratios, discounts, rewards and values of unrolls, from the learner's forward pass.
-Output: value targets and policy-gradient advantages, to ``ops/losses.py``.
+Output: value targets and policy-gradient advantages, to ``agents/actor_critic``.
 """
 
 import math

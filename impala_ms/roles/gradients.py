@@ -129,7 +129,7 @@ class GradientServer(GradientLearner):
         described_by: Class of the workers' learner, whose statistics and columns are reported.
 
     Source:
-        Mnih et al. 2016, arXiv:1602.01783, section 5.1 (shared RMSProp).
+        Mnih et al. 2016, arXiv:1602.01783, section 4, "Optimization" (shared RMSProp).
     """
 
     def __init__(self, policy, params, total_env_steps, described_by):

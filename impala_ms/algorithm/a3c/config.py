@@ -17,7 +17,7 @@ from impala_ms.values import Setting
 wiring = "impala_ms.cluster.topology:star_of_gradients"  # 1 server, N - 1 workers
 work = "impala_ms.roles.gradients:Gradients"
 
-# Mnih et al. 2016, arXiv:1602.01783, algorithm S3 and section 5.1.
+# Mnih et al. 2016, arXiv:1602.01783, algorithm S3 and section 4.
 RETURNS = {
     "lambda_": Setting(
         1.0,
