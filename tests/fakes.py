@@ -1,6 +1,8 @@
 """Stand-ins whose every output is known in advance."""
 
 import math
+from collections import Counter
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -12,9 +14,12 @@ class CountingEnv(gymnasium.Env):
     Episode k of an environment seeded with s lasts ``lengths[(s + k) % len(lengths)]`` steps
     (s = 0 without a seed) and ends by ``ends``: "terminated", "truncated" or "never". Step i of
     an episode, counted from 0, pays ``rewards[i % len(rewards)]``. With ``fails_at_step`` n the
-    n-th step since the environment was made raises; with ``one_array`` every observation is the
-    same array, written over.
+    n-th step since the environment was made raises; with ``nan_at_step`` n the n-th step of an
+    episode pays NaN; with ``one_array`` every observation is the same array, written over. With a
+    ``name``, ``steps_of[name]`` counts the steps of all environments of this process.
     """
+
+    steps_of: ClassVar = Counter()
 
     def __init__(
         self,
@@ -24,11 +29,14 @@ class CountingEnv(gymnasium.Env):
         fails_at_step=None,
         fails_in_reset=False,
         one_array=False,
+        nan_at_step=None,
+        name=None,
     ):
         self.observation_space = gymnasium.spaces.Box(0.0, np.inf, (1,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
         self._lengths, self._ends, self._rewards = lengths, ends, rewards
         self._fails_at_step, self._fails_in_reset = fails_at_step, fails_in_reset
+        self._nan_at_step, self._name = nan_at_step, name
         self._array = np.zeros(1, np.float32) if one_array else None
         self._episode = -1
         self._steps_made = 0
@@ -42,10 +50,13 @@ class CountingEnv(gymnasium.Env):
 
     def step(self, action):
         self._steps_made += 1
+        self.steps_of[self._name] += 1
         if self._steps_made == self._fails_at_step:
             raise RuntimeError(f"step {self._steps_made} of CountingEnv fails")
         reward = self._rewards[self._step % len(self._rewards)]
         self._step += 1
+        if self._step == self._nan_at_step:
+            reward = math.nan
         over = self._step == self._lengths[self._episode % len(self._lengths)]
         terminated, truncated = (
             over and self._ends == "terminated",

@@ -77,10 +77,15 @@ class Learning:
         """The next full batch, or None if there is none yet."""
         if self.partner is None:
             return self.hub.take(TAKE_S)
-        self.hub.mailbox.pump()  # N = 1: learner and actor take turns in this process
+        self.serve()  # N = 1: learner and actor take turns in this process
         self.partner.turn()
-        self.hub.mailbox.pump()
+        self.serve()
         return self.hub.take(0.0)
+
+    def serve(self):
+        """Read all that the partner has sent, since it may wait for an answer to the last of it."""
+        while self.hub.mailbox.pump():
+            pass
 
     def update(self, batch):
         """Learn from a batch and count it; return the loss."""

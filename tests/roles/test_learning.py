@@ -60,6 +60,27 @@ def test_each_batch_is_learned_from_once_without_replay():
     assert calls == [(i, STEPS * i) for i in range(4)]
 
 
+def test_with_one_rank_all_that_its_actor_said_is_read_before_the_actors_next_turn():
+    """It may wait for the answer to the last of several messages."""
+    said, turns = [], []
+
+    def turn():
+        assert not said
+        turns.append(None)
+        said.extend(("evaluates", "evaluation", "work"))
+
+    hub = SimpleNamespace(
+        mailbox=SimpleNamespace(pump=lambda: bool(said) and bool(said.pop(0))),
+        take=lambda timeout_s: None,
+    )
+    learning = SimpleNamespace(partner=SimpleNamespace(turn=turn), hub=hub)
+    learning.serve = lambda: Learning.serve(learning)
+    for _ in range(2):
+        Learning.next_batch(learning)
+        assert not said
+    assert len(turns) == 2
+
+
 class TestReplay:
     def test_replay_adds_steps_on_the_newest_batches(self):
         calls, _ = learned_from(40, replay_updates=3)
