@@ -253,17 +253,17 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]], plain: bool = F
     longest = max((len(line[0]) for line in lines), default=0)
     head = f'<th style="min-width: {min(longest, NAME_CHARACTERS)}ch">{_text(heads[0])}</th>'
     head += "".join(f"<th>{_text(cell)}</th>" for cell in heads[1:])
-    rows = "\n".join(
-        f"<tr>{''.join(f'<td>{_breakable(cell)}</td>' for cell in line)}</tr>" for line in lines
-    )
+    rows = "\n".join(f"<tr>{''.join(map(_cell, line))}</tr>" for line in lines)
     kind = ' class="plain"' if plain else ""
     thead = "" if plain else f"<thead><tr>{head}</tr></thead>"
     return f'<div class="wide"><table{kind}>{thead}<tbody>\n{rows}\n</tbody></table></div>'
 
 
-def _breakable(text: str) -> str:
-    """HTML of a text that may go on in the next line inside a long name, not inside a number."""
-    return re.sub(r"([=:/])(?=\w)", r"\1<wbr>", _text(text).replace("± ", "±&nbsp;"))
+def _cell(text: str) -> str:
+    """A cell whose text may go on in the next line inside a long name, not inside a number."""
+    kind = ' class="long"' if len(text) > NAME_CHARACTERS else ""
+    inside = re.sub(r"([=:/])(?=\w)", r"\1<wbr>", _text(text).replace("± ", "±&nbsp;"))
+    return f"<td{kind}>{inside}</td>"
 
 
 def _text(text: object) -> str:
@@ -298,8 +298,7 @@ th { border-bottom: 2px solid #555; font-weight: 600; vertical-align: bottom; }
 td { border-bottom: 1px solid #e4e4e4; }
 th:first-child, td:first-child, .plain td { text-align: left; }
 th:first-child, td:first-child { position: sticky; left: 0; background: #fff; padding-left: 0; }
-td:first-child { overflow-wrap: anywhere; }
-td:last-child { overflow-wrap: break-word; }
+.long { overflow-wrap: anywhere; min-width: 9rem; }
 tbody tr:hover td { background: #f5f8fb; }
 .note { color: #555; font-size: .9rem; margin: .15rem 0; overflow-wrap: anywhere; }
 img { display: block; width: 100%; height: auto; margin: 1rem 0; }
