@@ -226,7 +226,8 @@ class TestCommand:
         assert conclusion.command("train", "train.py", "4") == f"{script} train.py 4"
         assert conclusion.command("evaluate", "run") == f"{script} evaluate run"
 
-    def test_command_calls_the_package_otherwise(self, monkeypatch):
+    def test_command_calls_the_package_otherwise(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
         monkeypatch.delenv("IMPALA_MS_COMMAND", raising=False)
         python = f"{sys.executable} -m impala_ms"
         assert conclusion.command("train", "4") == f"{python} train 4"
