@@ -53,12 +53,12 @@ class Run:
         )
         self.lines = []
 
-    def wait(self):
+    def wait(self, patience_s=PATIENCE_S):
         """The exit code, once the run has ended; ``lines`` is what it printed, ``took_s`` its time.
 
         Nothing of a run may be left at its end, whatever the end.
         """
-        output, _ = self.process.communicate(timeout=PATIENCE_S)
+        output, _ = self.process.communicate(timeout=patience_s)
         self.took_s, self.ended = time.monotonic() - self.began, time.time()
         self.lines = output.splitlines()
         assert self.processes() == []

@@ -15,17 +15,27 @@ from tests.runs.run import FOR_EVER
 EPISODES = 5
 
 
+MPI, SLOW = pytest.mark.mpi, pytest.mark.slow
+
+
 @pytest.fixture(
-    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids=["alone", "mpi"]
+    scope="module",
+    params=[
+        (1, "impala"),
+        pytest.param((3, "impala"), marks=MPI),
+        pytest.param((3, "a3c"), marks=[MPI, SLOW]),
+    ],
+    ids=["alone", "mpi", "a3c-mpi"],
 )
 def run(request, start_for_all):
+    ranks, algorithm = request.param
     run = start_for_all(
-        *[request.param, "--total_env_steps", "30000", "--tensorboard", "false"],
+        *[ranks, "--algorithm", algorithm, "--total_env_steps", "30000", "--tensorboard", "false"],
         *["--eval_interval_updates", "15", "--eval_episodes", EPISODES],
-        name=f"run{request.param}",
+        name=f"{algorithm}{ranks}",
     )
     assert run.wait() == 0, run.lines
-    run.actor = min(1, request.param - 1)
+    run.actor = min(1, ranks - 1)
     return run
 
 

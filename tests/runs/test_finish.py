@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from impala_ms import algorithms, checkpoint
+from impala_ms import algorithms, checkpoint, config
+from impala_ms.errors import ConfigError
 from tests.conftest import ROOT
 from tests.metrics.test_sinks import read_events
 
@@ -14,11 +15,21 @@ TOTAL, ENVS, UNROLL = 5000, 2, 10  # so few environments that 20 episodes take s
 SECRET = "what-nobody-else-is-to-know"
 
 
+MPI = pytest.mark.mpi
+OWN = {"impala": ("--batch_size", "null"), "a3c": ("--max_policy_lag", 0)}
+
+
 @pytest.fixture(
-    scope="module", params=[1, pytest.param(3, marks=pytest.mark.mpi)], ids=["alone", "mpi"]
+    scope="module",
+    params=[
+        ("impala", 1),
+        pytest.param(("impala", 3), marks=MPI),
+        pytest.param(("a3c", 3), marks=MPI),
+    ],
+    ids=["alone", "mpi", "a3c-mpi"],
 )
 def run(request, start_for_all, tmp_path_factory):
-    ranks = request.param
+    algorithm, ranks = request.param
     environment = {"MY_SECRET": SECRET}
     if ranks == 1:  # it needs no MPI
         broken = tmp_path_factory.mktemp("broken") / "mpi4py.py"
@@ -26,23 +37,20 @@ def run(request, start_for_all, tmp_path_factory):
         environment["PYTHONPATH"] = f"{broken.parent}:{ROOT}"
     run = start_for_all(
         ranks,
-        *[
-            "--total_env_steps",
-            TOTAL,
-            "--num_envs",
-            ENVS,
-            "--batch_size",
-            "null",
-            "--unroll_length",
-            UNROLL,
-        ],
+        *("--algorithm", algorithm, *OWN[algorithm], "--total_env_steps", TOTAL),
+        *("--num_envs", ENVS, "--unroll_length", UNROLL),
         *["--log_interval_s", "0.05", "--checkpoint_interval_s", "0.05"],
-        name=f"run{ranks}",
+        name=f"{algorithm}{ranks}",
         **environment,
     )
-    run.ranks_given, run.actors = ranks, max(1, ranks - 1)
+    run.algorithm, run.ranks_given = algorithm, ranks
+    run.unrolls = 1 if algorithm == "a3c" else max(1, ranks - 1)  # in an update
     run.code = run.wait()
     return run
+
+
+def played_by(run, rank):
+    return int(re.search(r"told to stop after (\d+) env steps", run.log(rank))[1])
 
 
 def test_says_how_it_ended_and_where_everything_is(run):
@@ -57,10 +65,7 @@ def test_says_how_it_ended_and_where_everything_is(run):
     assert 0 < float(said[2]) <= run.took_s + 0.1
     assert float(said[3]) == pytest.approx(status["episode_return_mean"], abs=0.051)
     if run.ranks_given > 1:
-        played = [
-            int(re.search(r"told to stop after (\d+) env steps", run.log(rank))[1])
-            for rank in range(1, run.ranks_given)
-        ]
+        played = [played_by(run, rank) for rank in range(1, run.ranks_given)]
         assert sum(played) == status["env_steps"] + status["env_steps_dropped"]
     for name in ("logs", "curves", "checkpoint"):
         path = run.line(f"  {name}  ").split()[1].rstrip(",")
@@ -78,7 +83,7 @@ def test_status(run):
 
 def test_metrics_have_all_columns_and_their_counters_grow(run):
     header = (run.run_dir / "metrics.csv").read_text().partition("\n")[0]
-    assert header.split(",") == list(algorithms.columns("impala"))
+    assert header.split(",") == list(algorithms.columns(run.algorithm))
     rows = run.rows()
     assert len(rows) > 2
     for name in ("wall_time_s", "updates", "env_steps", "env_frames"):
@@ -94,8 +99,27 @@ def test_metrics_have_all_columns_and_their_counters_grow(run):
     assert rows[-1]["wall_time_s"] <= run.took_s
     learning_rates = [row["learning_rate"] for row in rows]
     assert learning_rates == sorted(learning_rates, reverse=True)
-    if run.ranks_given == 1:
-        assert {row["policy_lag_max"] for row in rows} == {0}
+
+
+def test_stale_gradients_are_dropped_counted_and_answered_and_nothing_else_is_dropped(run):
+    """With ``max_policy_lag`` 0 a gradient is stale if another was applied meanwhile."""
+    rows = run.rows()
+    lags = {row["policy_lag_max"] for row in rows}
+    assert (lags == {0}) == (run.ranks_given == 1 or run.algorithm == "a3c")
+    dropped = sum(row.get("gradients_dropped", 0) for row in rows)
+    assert (dropped > 0) == (rows[-1]["env_steps_dropped"] > 0) == (run.algorithm == "a3c")
+    assert rows[-1]["env_steps_dropped"] <= dropped * ENVS * UNROLL
+    played = [played_by(run, rank) for rank in range(1, run.ranks_given)]
+    assert not played or min(played) > 0.1 * sum(played)  # nobody waits for ever
+
+
+def test_a_run_is_not_resumed_with_another_algorithm(run):
+    other = "impala" if run.algorithm == "a3c" else "a3c"
+    with pytest.raises(ConfigError) as caught:
+        config.load(None, ["--resume", str(run.run_dir), "--algorithm", other], run.ranks_given)
+    (line,) = caught.value.problems
+    assert f"--algorithm {other}" in line
+    assert run.algorithm in line
 
 
 def test_rows_are_at_least_an_interval_apart(run):
@@ -105,7 +129,7 @@ def test_rows_are_at_least_an_interval_apart(run):
 
 def test_env_steps_are_rows_without_resets(run):
     for row in run.rows():
-        resets = row["updates"] * run.actors * ENVS * UNROLL - row["env_steps"]
+        resets = row["updates"] * run.unrolls * ENVS * UNROLL - row["env_steps"]
         assert 0 <= resets <= row["episodes"]
     assert resets > 0
 
@@ -167,7 +191,8 @@ def test_worker_logs(run):
         f"worker_{rank}.txt" for rank in range(run.ranks_given)
     ]
     for rank in range(run.ranks_given):
-        role = "actor" if rank else "learner"
+        roles = ("server", "worker") if run.algorithm == "a3c" else ("learner", "actor")
+        role = roles[rank > 0]
         end = rf".*  \[\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d,\d{{3}} rank {rank} {role} INFO\]"
         assert run.log(rank)
         assert all(re.fullmatch(end, line) for line in run.log(rank).splitlines()), run.log(rank)

@@ -5,20 +5,27 @@ import pytest
 
 from impala_ms import checkpoint
 
+MPI, SLOW = pytest.mark.mpi, pytest.mark.slow
+
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.mpi)],
-    ids=["alone", "mpi"],
+    params=[
+        pytest.param((1, "impala"), marks=SLOW),
+        pytest.param((3, "impala"), marks=MPI),
+        pytest.param((3, "a3c"), marks=[MPI, SLOW]),
+    ],
+    ids=["alone", "mpi", "a3c-mpi"],
 )
 def runs(request, start_for_all):
     """Two with one seed and one with another; all at once, which must not matter."""
-    ranks = request.param
-    options = ["--synchronous", "true", "--num_envs", "8", "--batch_size", "16"]
+    ranks, algorithm = request.param
+    options = ["--algorithm", algorithm, "--synchronous", "true", "--num_envs", "8"]
+    options += ["--batch_size", "16"] if algorithm == "impala" else []  # else 2 workers x 8
     options += ["--total_env_steps", "8200", "--log_interval_s", "0.05", "--tensorboard", "false"]
     options += ["--set", "trainer.type=tests.runs.plugins:recording_trainer"]
     runs = [
-        start_for_all(ranks, *options, "--seed", seed, name=f"run{ranks}{number}")
+        start_for_all(ranks, *options, "--seed", seed, name=f"{algorithm}{ranks}{number}")
         for number, seed in enumerate((7, 7, 8))
     ]
     for run in runs:
