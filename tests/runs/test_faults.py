@@ -61,7 +61,7 @@ def last_traceback(log):
 @pytest.mark.mpi
 class TestKilled:
     def test_training_goes_on_without_one_actor_and_ends_without_any(self, start):
-        """After the first killed actor training goes on; after the last it ends with a checkpoint."""
+        """After the last actor is killed, the run ends with a checkpoint."""
         run = start(3, *FOR_EVER, "--restart_actors", "false")
         run.until_training()
         run.kill(2)
@@ -81,7 +81,7 @@ class TestKilled:
 
     @pytest.mark.parametrize("victims", [[2], pytest.param([1, 2], marks=SLOW)], ids=["one", "all"])
     def test_killed_actor_is_started_again_with_other_seeds(self, start, victims):
-        """The learner learns from the new process, which has other seeds and stops with the others."""
+        """The learner learns from the new process, which stops with the others."""
         run = start(3, *FOR_EVER, *RECORDING)
         run.until_training()
         before = run.ranks()

@@ -74,7 +74,7 @@ def test_slow_learner_bounds_lag_and_memory_and_is_named(start):
 
 
 def test_slow_actors_are_named_and_one_slow_actor_does_not_age_the_other(start):
-    """All actors are 100 times slower than the learner; or one is 50 times slower than the other."""
+    """All actors are 100 times slower than the learner, or one 50 times slower than the other."""
     every = start(3, *FOR_EVER, *OPTIONS, *SLOW, name="every")
     one = start(3, *FOR_EVER, *OPTIONS, *SLOW, "--set", "collect_env.kwargs={rank: 2}", name="one")
     for run in (every, one):
