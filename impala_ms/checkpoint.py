@@ -1,8 +1,8 @@
-"""Checkpoints: saved whole or not at all, the newest whole one found again.
+"""Checkpoints: written completely or not at all; the newest complete checkpoint is found again.
 
-Input: a learner's parameters and a JSON-able state. Output: ``checkpoints/update_<n>.ckpt``, a
-MindSpore checkpoint with a check sum (``mindspore.load_checkpoint`` reads it; nothing is
-unpickled), and ``checkpoints/best.ckpt``, the weights of the best evaluation.
+Input: a learner's parameters and a state of JSON values. Output: ``checkpoints/update_<n>.ckpt``, a
+MindSpore checkpoint with a check sum (``mindspore.load_checkpoint`` reads it, without pickle), and
+``checkpoints/best.ckpt``, the weights of the best evaluation.
 """
 
 import contextlib
@@ -20,39 +20,39 @@ logger = logging.getLogger(__name__)
 
 STATE = "impala_ms_state"
 BEST = "best.ckpt"
-# Always the same name: what a killed process left behind is written over by the next.
+# Always the same name: a file that a killed process has left is overwritten by the next one.
 UNFINISHED = ".unfinished.ckpt"
-# Names that Adam and RMSProp give to what they keep, for checkpoints that do not say it.
+# Names of the state of Adam and RMSProp, for older checkpoints that do not list the network.
 OPTIMISER_SCALARS = ("global_step", "learning_rate", "beta1_power", "beta2_power")
 OPTIMISER_SLOTS = ("moment1", "moment2", "mean_square", "velocity")
 CHECK_SUM = b"crc_num"  # followed by 10 bytes, at the end of the file
-# What a file system answers that does not know fsync, or not for folders (CIFS, FUSE, vboxsf).
+# Errors of file systems that lack fsync, or lack it for folders (CIFS, FUSE, vboxsf).
 NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EROFS, errno.EBADF}
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written, read, or that belongs to another network."""
+    """A checkpoint cannot be written or read, or belongs to another network."""
 
 
 def save(folder, name, parameters, state):
-    """Write a checkpoint beside its name, sync it to the disk, then rename it into place.
+    """Write a checkpoint under a temporary name, sync it to the disk, then rename it.
 
     Args:
-        folder: The run's ``checkpoints`` folder; made if it is not there, in one that is.
+        folder: The run's ``checkpoints`` folder; made if it is missing, but not its parents.
         name: File name, ``update_<n>.ckpt`` or ``BEST``.
         parameters: ``{name: array}``.
-        state: JSON-able dict: counters, seed epoch, configuration.
+        state: Dict of JSON values: counters, epoch of the seeds, configuration.
 
     Returns:
         Path of the checkpoint.
 
     Raises:
-        CheckpointError: If it cannot be written; an older file of that name stays.
+        CheckpointError: If it cannot be written; an older file of that name is kept.
     """
     folder = Path(folder)
     path, temporary = folder / name, folder / UNFINISHED
     try:
-        folder.mkdir(exist_ok=True)  # without its parents: a run folder that is gone stays so
+        folder.mkdir(exist_ok=True)  # without parents: a removed run folder is not made again
         with _fixed_permissions():
             ms.save_checkpoint(
                 [{"name": key, "data": ms.Tensor(value)} for key, value in parameters.items()],
@@ -60,13 +60,13 @@ def save(folder, name, parameters, state):
                 append_dict={STATE: json.dumps(state)},
                 crc_check=True,
             )
-            os.chmod(temporary, 0o666 & ~_umask())  # MindSpore has it readable by the owner alone
+            os.chmod(temporary, 0o666 & ~_umask())  # MindSpore lets only the owner read it
         _sync(temporary)
         temporary.replace(path)
-        with contextlib.suppress(OSError):  # the checkpoint is whole, and has its name
+        with contextlib.suppress(OSError):  # the checkpoint is already complete
             _sync(folder)
     except (OSError, RuntimeError) as error:
-        for unfinished in (temporary, temporary.with_suffix(".tmp")):  # MindSpore writes the latter
+        for unfinished in (temporary, temporary.with_suffix(".tmp")):  # MindSpore writes .tmp first
             with contextlib.suppress(OSError):
                 unfinished.unlink()
         raise CheckpointError(f"cannot write the checkpoint {path}: {error}") from error
@@ -75,9 +75,9 @@ def save(folder, name, parameters, state):
 
 @contextlib.contextmanager
 def _fixed_permissions():
-    """Let ``chmod`` fail, as on file systems where all files have the same permissions.
+    """Ignore errors of ``chmod``: some file systems give all files the same permissions.
 
-    MindSpore calls it before and after it writes, and takes the failure for one of writing.
+    MindSpore calls it before and after writing, and would take its failure for a failed write.
     """
     change = os.chmod
 
@@ -93,7 +93,7 @@ def _fixed_permissions():
 
 
 def _sync(path):
-    """Have a file or folder written to the disk, if its file system can be told to."""
+    """Write a file or folder to the disk, if its file system supports that."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -157,7 +157,7 @@ def load(path):
 
 
 def latest(folder):
-    """Read the newest checkpoint that is whole; damaged ones are passed over with a warning.
+    """Read the newest complete checkpoint; damaged ones are skipped with a warning.
 
     Returns:
         ``(path, parameters, state)``.
@@ -170,17 +170,17 @@ def latest(folder):
         try:
             return (left[0], *load(left[0]))
         except CheckpointError as error:
-            tried.append(left[0])  # and look again: a run that goes on deletes its older ones
+            tried.append(left[0])  # list again: a run that goes on deletes older checkpoints
             logger.warning("%s; trying the one before", error)
     raise CheckpointError(f"no whole checkpoint in {folder}")
 
 
 def of_network(saved, state):
-    """Of what a checkpoint holds, ``{name: array}``, the network: without the optimiser's state.
+    """The network in a checkpoint, ``{name: array}``, without the state of the optimiser.
 
     Args:
-        saved: All of it.
-        state: As it was saved; ``network`` is the list of names, which older ones lack.
+        saved: All parameters of the checkpoint.
+        state: Its state; ``network`` is the list of names, which older checkpoints lack.
     """
     if "network" in state:
         return {name: saved[name] for name in state["network"]}
@@ -193,15 +193,15 @@ def of_network(saved, state):
 
 
 def restore(parameters, saved, path):
-    """Put saved values into parameters, before any compiled code has used them.
+    """Put saved values into parameters, before compiled code has used these.
 
     Args:
         parameters: ``{name: Parameter}`` of the network or learner.
         saved: ``{name: array}`` for the same names.
-        path: Where they are from, for the message.
+        path: The file of the values, for the message.
 
     Raises:
-        CheckpointError: If a name is only on one side, or a shape differs: another network.
+        CheckpointError: If a name is missing on one side, or a shape differs: another network.
     """
     there = {name: value.shape for name, value in saved.items()}
     here = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
@@ -213,6 +213,6 @@ def restore(parameters, saved, path):
                 "give the settings that it was made with"
             )
     for name, parameter in parameters.items():
-        # not ascontiguousarray: it would make a scalar one-dimensional
+        # not ascontiguousarray: it turns a scalar into an array with one dimension
         value = np.array(saved[name], parameter.asnumpy().dtype)
         parameter.set_data(ms.Tensor(value))

@@ -1,10 +1,9 @@
-"""The only importer of mindspore_rl: its base classes, on a MindSpore that it was not made for.
+"""The only importer of mindspore_rl: its base classes, made to work with newer MindSpore versions.
 
-mindspore-rl 0.7.0 (2023) imports operators that MindSpore 2.7.2 and later no longer have, and
-its own ``__init__`` sleeps three seconds over the version. So the package is entered without
-running its ``__init__``, and the names that are gone are put in place first. Only what imports
-them at module level is served: replay buffers and queues that need the operators still fail
-when they are made, and say which operator is missing.
+mindspore-rl 0.7.0 (2023) imports operators that MindSpore 2.7.2 and later do not have, and its
+``__init__`` sleeps three seconds because of the version. So the package is imported without its
+``__init__``, and placeholders for the missing names are set first. They only make imports work:
+replay buffers and queues that need the operators still fail when they are made, and name them.
 """
 
 import importlib
@@ -26,7 +25,7 @@ GONE_OPERATORS = (
 
 
 def _gone(name):
-    """A class of that name that explains itself when somebody makes one."""
+    """A class of that name; making an object of it raises an error that explains why."""
 
     def fail(self, *args, **kwargs):
         import mindspore
@@ -40,7 +39,7 @@ def _gone(name):
 
 
 def _prepare():
-    """Make ``import mindspore_rl`` and its submodules possible; nothing happens the second time."""
+    """Make ``import mindspore_rl`` and its submodules work; a second call does nothing."""
     if "mindspore_rl" in sys.modules:
         return
     spec = importlib.util.find_spec("mindspore_rl")
@@ -74,15 +73,15 @@ Learner = _learner.Learner
 
 
 class Actor(_actor.Actor):
-    """MindSpore RL's actor, by the methods of the subclass: ``play`` and ``choose``."""
+    """MindSpore RL's actor; a subclass has the methods ``play`` and ``choose``."""
 
     def act(self, phase, params):
-        """Play one unroll into ``params``, which is returned; ``phase`` is ignored."""
+        """Play one unroll into ``params`` and return it; ``phase`` is ignored."""
         self.play(params)
         return params
 
     def get_action(self, phase, params):
-        """Actions for the stream ``params``: the likeliest in the phase EVAL, else a sample."""
+        """Actions for the stream ``params``: the mode in the phase EVAL, else a sample."""
         return self.choose(params, greedy=phase == EVAL)
 
 
@@ -90,18 +89,18 @@ class Trainer(_trainer.Trainer):
     """MindSpore RL's trainer, around a plain loop.
 
     Args:
-        msrl: What the loop is made with.
+        msrl: First argument of the loop.
         params: ``trainer_params``.
     """
 
-    loop_type = None  # of the subclass
+    loop_type = None  # set by the subclass
 
     def __init__(self, msrl, params):
         super().__init__(msrl)
         self.loop = self.loop_type(msrl, params)
 
     def train(self, episodes=0, callbacks=None, ckpt_path=None):
-        """Run the loop to its end, which the configuration says; the arguments are refused."""
+        """Run the loop until the end that the configuration sets; arguments are refused."""
         given = {"episodes": episodes, "callbacks": callbacks, "ckpt_path": ckpt_path}
         if wrong := [name for name, value in given.items() if value]:
             raise ValueError(
@@ -116,8 +115,8 @@ class Trainer(_trainer.Trainer):
 
 
 class Session(_session.Session):
-    """MindSpore RL's session, by the method ``play`` of the subclass."""
+    """MindSpore RL's session; a subclass has the method ``play``."""
 
     def run(self, class_type=None, is_train=True, episode=0, duration=0):
-        """Play the part of this rank until the run ends; the arguments are ignored."""
+        """Do the work of this rank until the run ends; the arguments are ignored."""
         self.play()

@@ -1,4 +1,4 @@
-"""How many cores there are for this process.
+"""The number of cores that this process may use.
 
 Input: the kernel's files. Output: a number.
 """
@@ -12,12 +12,12 @@ from pathlib import Path, PurePosixPath
 
 
 def usable_cores(root: str | Path = "/") -> int:
-    """How many cores' time this process may use: whole ones of its cgroup's quota, 1 at least.
+    """How many cores this process may use, by its affinity and its cgroup's quota; at least 1.
 
-    ``docker --cpus``, Kubernetes and batch systems limit the time without naming cores.
+    ``docker --cpus``, Kubernetes and batch systems limit CPU time and not the set of cores.
 
     Args:
-        root: Of the file system.
+        root: Root of the file system.
     """
     quotas = [cores for folder in cpu_groups(Path(root)) if (cores := quota_of(folder)) is not None]
     return max(1, int(min([len(os.sched_getaffinity(0)), *quotas])))
@@ -26,7 +26,7 @@ def usable_cores(root: str | Path = "/") -> int:
 def cpu_groups(root: Path) -> Iterator[Path]:
     """The folders of this process's cgroups for CPU time, version 1 and 2, and those above them.
 
-    Some may not be there: in a container the path can be as the host sees it.
+    Some may not exist: in a container the path can be that of the host.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -34,17 +34,17 @@ def cpu_groups(root: Path) -> Iterator[Path]:
         return
     for line in lines:
         controllers, path = line.split(":", 2)[1:]
-        if not controllers or "cpu" in controllers.split(","):  # none named: version 2
+        if not controllers or "cpu" in controllers.split(","):  # version 2 names no controllers
             group = PurePosixPath(path)
             for above in (group, *group.parents):
                 yield root / "sys/fs/cgroup" / controllers / above.relative_to("/")
 
 
 def quota_of(folder: Path) -> float | None:
-    """Cores' worth of time that a cgroup has; None without a limit."""
+    """The quota of a cgroup, in cores; None if there is no limit."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # ValueError: max
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # ValueError: "max"
             quota, period = map(int, " ".join((folder / n).read_text() for n in names).split())
-            if quota > 0:  # -1: none
+            if quota > 0:  # -1: no limit
                 return quota / period
     return None

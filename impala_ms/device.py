@@ -1,6 +1,6 @@
-"""Which device MindSpore computes on, and with how many threads.
+"""The device that MindSpore computes on, and its number of threads.
 
-Input: the configuration's wish. Output: MindSpore's context, set before anything is built.
+Input: the settings of the configuration. Output: MindSpore's context, set before networks are made.
 """
 
 import glob
@@ -24,7 +24,7 @@ x = ms.Tensor([[1.0, 2.0], [3.0, 4.0]], ms.float32)
 assert ms.ops.matmul(x, x).asnumpy().tolist() == [[7.0, 10.0], [15.0, 22.0]]
 """
 PROBE_S = 120.0
-KERNEL = 2  # kthreadd, the parent of the kernel's threads
+KERNEL = 2  # process id of kthreadd, the parent of the kernel's threads
 
 
 class DeviceError(RuntimeError):
@@ -32,23 +32,23 @@ class DeviceError(RuntimeError):
 
 
 def set_thread_limits(threads):
-    """Limit the compute threads of the libraries; to be called before they are imported."""
+    """Limit the compute threads of the libraries; call it before they are imported."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
 
 
 def keep_to_cores(threads):
-    """Keep this thread, and those it starts from now on, to so many cores.
+    """Keep this thread, and all threads that it starts later, to so many cores.
 
-    MindSpore's kernels on the CPU use two threads even where one is asked for. An actor's second
-    thread would take the learner's core, and both would wait for each other. Cores that another
-    process is kept to, of this job or of another one, are taken last.
+    MindSpore's kernels on the CPU use two threads even if one is set. An actor's second thread
+    would take the learner's core, and both would wait for each other. Cores to which another
+    process is kept, of this job or of another job, are taken last.
 
     Args:
         threads: Compute threads of a rank.
 
     Returns:
-        The cores; or None, with nothing done, on a host that has more ranks than cores for them.
+        The cores; or None, with nothing changed, on a host that has too few cores for its ranks.
     """
     rank, ranks = ranks_here() or (0, 1)
     cores = sorted(os.sched_getaffinity(0))
@@ -56,14 +56,14 @@ def keep_to_cores(threads):
         return None
     counts = kept_to(cores)
     start = rank * threads
-    # sorted() keeps the order of equals: each rank begins at cores of its own
+    # sorted() is stable: each rank begins at other cores
     chosen = sorted(cores[start:] + cores[:start], key=counts.get)[:threads]
     os.sched_setaffinity(0, chosen)
     return sorted(chosen)
 
 
 def kept_to(cores):
-    """``{core: how many other processes are kept to it, or to some with it}``."""
+    """``{core: number of other processes that are kept to a set of cores with this core}``."""
     counts = dict.fromkeys(cores, 0)
     for process in psutil.process_iter():
         try:
@@ -78,7 +78,7 @@ def kept_to(cores):
 
 
 def works(device):
-    """Whether the device multiplies two matrices, tried in a process of its own.
+    """Whether the device can multiply two matrices, tested in a process of its own.
 
     Returns:
         ``(True, "")``, or ``(False, reason)``.
@@ -95,13 +95,13 @@ def works(device):
 
 
 def choose(wanted):
-    """The device for a wish.
+    """Choose a device.
 
     Args:
-        wanted: ``auto`` (Ascend, else GPU, else CPU: the first that works), or one of them.
+        wanted: ``Ascend``, ``GPU`` or ``CPU``; or ``auto``: the first of these that works.
 
     Raises:
-        DeviceError: If the one that was asked for does not work.
+        DeviceError: If a device that was named does not work.
     """
     if wanted == "CPU":
         return "CPU"
@@ -122,8 +122,8 @@ def choose(wanted):
 def use(device, threads):
     """Set MindSpore's context.
 
-    Compiled Cells in graph mode are used throughout: functions under ``ms.jit`` run in another
-    thread, for which the calling one spins, and lose a time slice whenever cores are short.
+    All compiled code is Cells in graph mode. A function under ``ms.jit`` runs in another thread,
+    and the calling thread spins until it ends: this loses time slices when there are few cores.
     """
     ms = import_mindspore()
     ms.set_context(mode=ms.GRAPH_MODE, device_target=device, runtime_num_threads=threads)

@@ -1,6 +1,6 @@
-"""Python files and modules of the user's own, named by their path or by their name.
+"""Import the user's own Python files and modules, by path or by name.
 
-Input: what the configuration says. Output: the module.
+Input: a path or a name from the configuration. Output: the module.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 _log = logging.getLogger(__name__)
 
-FILE_MODULE = "impala_ms_file_"  # begins the name of a file's module; its path follows in hex
-_files: dict[str, str] = {}  # of modules that were asked for by their file: {name: file}
-_folders: list[str] = []  # where the user's modules are looked for before anywhere else
-_said: set[str] = set()
+FILE_MODULE = "impala_ms_file_"  # prefix of a module's name; the path of its file follows in hex
+_files: dict[str, str] = {}  # {name: file} of modules that were imported by path
+_folders: list[str] = []  # the folders that are searched first for the user's modules
+_said: set[str] = set()  # names of modules whose files are in the log
 
 
 def import_file(file: Path) -> Any:
-    """The module in a file, run once; its folder comes last among those it imports from.
+    """Import the module in a file, once; its folder is added at the end of the search path.
 
-    Pickle looks for a class by the name of its module. That is the file's own name if an import of
-    it leads to this file; else a name that ``find_files`` makes known.
+    Pickle finds a class by the name of its module. The name is that of the file, if importing that
+    name gives this file; otherwise a name that ``find_files`` can resolve.
 
     Args:
         file: Absolute and resolved.
@@ -44,20 +44,20 @@ def import_file(file: Path) -> Any:
 
 
 def import_named(name: str) -> Any:
-    """The module of a name that the user gave.
+    """Import a module by the name that the user gave.
 
-    His folders come first, but for this name alone: a ``random.py`` that lies there must not
-    become Python's own for everybody else.
+    The user's folders are searched first, but only for this name: a ``random.py`` in them must not
+    replace Python's ``random`` for other code.
 
     Raises:
         ImportError: If it cannot be imported, or the name of its package is taken.
     """
     top = name.partition(".")[0]
-    if top == __name__.partition(".")[0]:  # ours, whatever lies in the current folder
+    if top == __name__.partition(".")[0]:  # our own package, whatever the current folder holds
         return importlib.import_module(name)
     add_import_folder(Path.cwd())
     spec = PathFinder.find_spec(top, _folders)
-    origin = spec and spec.origin  # None also of a folder without an __init__.py
+    origin = spec and spec.origin  # also None for a folder without an __init__.py
     file = Path(origin).resolve() if origin else None
     if not spec or file is None or _leads_to(top, file):
         module = importlib.import_module(name)
@@ -79,16 +79,16 @@ def import_named(name: str) -> Any:
 
 
 def file_of(module: str) -> str | None:
-    """The file of a module that was asked for by its file, from the module's name; else None."""
+    """The file of a module that was imported by path, from its name; None for other modules."""
     if module.startswith(FILE_MODULE):
         return os.fsdecode(bytes.fromhex(module.removeprefix(FILE_MODULE)))
     return _files.get(module)
 
 
 def add_import_folder(folder: Path) -> None:
-    """Look for the user's modules in this folder too, after those that were added before.
+    """Search this folder for the user's modules too, after folders that were added before.
 
-    All others are looked for there after everywhere else.
+    For other modules it is searched last.
     """
     if str(folder) not in _folders:
         _folders.append(str(folder))
@@ -96,19 +96,19 @@ def add_import_folder(folder: Path) -> None:
 
 
 def forget_script(script: str) -> None:
-    """Import nothing from the folder of the script that this process runs.
+    """Remove the folder of the script that this process runs from the search path.
 
-    What lies there are scripts, not modules, but a user's module may have the name of one.
+    It holds scripts, not modules, and a user's module may have the name of a script.
     """
     folder = Path(script).resolve().parent
     for entry in sys.path:
         if Path(entry).resolve() == folder:
-            sys.path.remove(entry)  # the first is the one that Python has put there
+            sys.path.remove(entry)  # only the first, which Python has added
             return
 
 
 def find_files() -> None:
-    """Let this process find the modules of files whose own name is taken."""
+    """Let this process find modules of files by the names that ``import_file`` gives them."""
     if _FileFinder not in sys.meta_path:
         sys.meta_path.append(_FileFinder)
 
@@ -116,12 +116,12 @@ def find_files() -> None:
 def _search(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    importlib.invalidate_caches()  # a file may be younger than the last look into its folder
+    importlib.invalidate_caches()  # a file may be newer than the cache of its folder
 
 
 def _leads_to(name: str, file: Path) -> bool:
     """Whether ``import name`` gives the module in ``file``."""
-    if "." in name:  # the search would import what is before the dot
+    if "." in name:  # find_spec would import the part before the dot
         return False
     try:
         spec = find_spec(name)

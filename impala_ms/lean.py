@@ -1,7 +1,7 @@
-"""Import MindSpore without the parts that a rank never uses: less memory, a faster start.
+"""Import MindSpore without parts that a rank never uses: less memory, a faster start.
 
-Input: names of modules. Output: MindSpore, with a stand-in where it imported one of them. A
-stand-in imports the real module when something of it is used, so nothing is missing.
+Input: names of modules. Output: MindSpore, with a stand-in for each of these modules. A stand-in
+imports the real module when it is used, so nothing is missing.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ import importlib.machinery
 import sys
 import types
 
-# MindSpore's own data pipeline and profiler, and what metrics of image segmentation need:
-# about 80 MB and a quarter of the time of ``import mindspore``.
+# MindSpore's data pipeline and profiler, and the SciPy that its segmentation metrics need: about
+# 80 MB and a quarter of the time of ``import mindspore``.
 UNUSED = (
     "mindspore.dataset",
     "mindspore.mindrecord",
@@ -25,7 +25,7 @@ UNUSED = (
 
 
 class StandIn(types.ModuleType):
-    """In the place of a module, or of something in it, until it is used."""
+    """Stands in for a module, or for an attribute of it, until it is used."""
 
     __path__ = ()
     _standing_in = True
@@ -39,7 +39,7 @@ class StandIn(types.ModuleType):
             return getattr(StandIn(parent)._real(), name)
 
     def __getattr__(self, name):
-        """While MindSpore is imported, another stand-in; later, the real attribute."""
+        """During the import of MindSpore another stand-in, later the real attribute."""
         if name.startswith("__"):
             raise AttributeError(name)
         if StandIn._standing_in:
@@ -47,18 +47,18 @@ class StandIn(types.ModuleType):
         return getattr(self._real(), name)
 
     def __call__(self, *args, **kwargs):
-        """Later: the real call. While MindSpore is imported: a decorator that changes nothing."""
+        """During the import of MindSpore a decorator without effect, later the real call."""
         if not StandIn._standing_in:
             return self._real()(*args, **kwargs)
         return args[0] if len(args) == 1 and callable(args[0]) else self
 
     def __mro_entries__(self, bases):
-        """A class that derives from a stand-in derives from nothing."""
+        """Leave a stand-in out of the base classes of a class."""
         return ()
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds stand-ins for ``UNUSED`` and everything below."""
+    """Finds stand-ins for ``UNUSED`` and their submodules."""
 
     def find_spec(self, name, path, target=None):
         if any(name == unused or name.startswith(f"{unused}.") for unused in UNUSED):
@@ -74,7 +74,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _stand_ins():
-    """Within, what is in ``UNUSED`` and was not imported before is imported as a stand-in."""
+    """Import stand-ins for ``UNUSED`` inside this context, except for modules already imported."""
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     StandIn._standing_in = True
@@ -88,7 +88,7 @@ def _stand_ins():
 
 
 def import_mindspore():
-    """Import MindSpore, or return it if it is there already.
+    """Import MindSpore, or return it if it is already imported.
 
     Returns:
         The module ``mindspore``.
@@ -100,6 +100,6 @@ def import_mindspore():
 
 
 def set_seed(seed):
-    """``mindspore.set_seed`` for weights and operators; it would import the data pipeline."""
+    """Call ``mindspore.set_seed`` with stand-ins: it would import the data pipeline."""
     with _stand_ins():
         import_mindspore().set_seed(seed)

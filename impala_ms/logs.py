@@ -1,8 +1,8 @@
-"""The log of a rank: what this package says is kept, whatever a user's code does to ``logging``.
+"""The log of a rank. It holds the messages of this package, whatever a user does to ``logging``.
 
 Input: messages of the loggers ``impala_ms.*``. Output: lines on standard output, which is the
-file ``worker_<rank>.txt``. An environment runs in the process of its actor and may call
-``logging.disable()``, ``basicConfig(force=True)`` or ``dictConfig``: that is for its own loggers.
+file ``worker_<rank>.txt``. An environment runs in the process of its actor. If it calls
+``logging.disable()``, ``basicConfig(force=True)`` or ``dictConfig``, only other loggers change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 class PackageLogger(logging.Logger):
-    """A logger that is silenced by its own level alone."""
+    """A logger that only its own level can silence."""
 
     @property
     def disabled(self) -> bool:  # dictConfig sets it
@@ -27,14 +27,14 @@ class PackageLogger(logging.Logger):
         pass
 
     def isEnabledFor(self, level: int) -> bool:
-        """Whether a message of this level is logged; ``logging.disable`` does not matter."""
+        """Whether a message of this level is logged; ``logging.disable`` is ignored."""
         return level >= self.getEffectiveLevel()
 
 
 def begin(rank: int, role: str) -> None:
     """Log to standard output, each line with time, rank, role and level.
 
-    What other packages log goes there too, through a handler of the root logger.
+    Messages of other packages go there too, through a handler of the root logger.
     """
     form = f"%(message)s  [%(asctime)s rank {rank} {role} %(levelname)s]"
     logging.basicConfig(level=logging.INFO, format=form, stream=sys.stdout)
@@ -49,7 +49,7 @@ def begin(rank: int, role: str) -> None:
 
 
 def _names() -> list[str]:
-    """Names of all modules of the package, those too that are imported later."""
+    """Names of all modules of the package, imported or not."""
     modules = [path.relative_to(PACKAGE.parent).with_suffix("") for path in PACKAGE.rglob("*.py")]
     names = {".".join(module.parts).removesuffix(".__init__") for module in modules}
     return sorted(names)

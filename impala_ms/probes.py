@@ -1,4 +1,4 @@
-"""Measurements of the doctor in processes of their own: ``python -m impala_ms.probes NAME``.
+"""Tests of the doctor in processes of their own: ``python -m impala_ms.probes NAME``.
 
 Input: the name of a function, and its arguments. Output: a line on stdout, and the exit code. The
 last line on stderr says what is wrong.
@@ -11,20 +11,20 @@ import time
 
 
 def say(what):
-    """Write a line at once: the process may be killed."""
+    """Write a line at once, since the process may be killed."""
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
 
 def best_device():
-    """Print the device that ``learner.device = auto`` takes."""
+    """Print the device that ``learner.device = auto`` chooses."""
     from impala_ms import device
 
     say(device.choose("auto"))
 
 
 def matrix_product(target):
-    """Print 8.0, computed by MindSpore, which is imported as in a rank."""
+    """Print 8.0, computed by MindSpore, which is imported as ranks import it."""
     from impala_ms import device
 
     device.use(target, 1)
@@ -37,7 +37,7 @@ def matrix_product(target):
 
 
 def convolution():
-    """Print how long a convolution takes, in times of a matrix product of as many operations."""
+    """Print the time of a convolution, relative to a matrix product with as many operations."""
     from impala_ms import device
 
     device.use("CPU", 1)
@@ -65,7 +65,7 @@ def kernels():
 
     command = build.wanted_compiler()
     if not command:
-        sys.exit("IMPALA_MS_CC is empty, which asks for none")
+        sys.exit("IMPALA_MS_CC is empty: no compiler is wanted")
     try:
         say(build.load(command))
     except build.NoKernels as error:
@@ -73,7 +73,7 @@ def kernels():
 
 
 def talk():
-    """Rank 1 sends a message; rank 0 prints that it has come."""
+    """Rank 1 sends a message; rank 0 prints that it has arrived."""
     import numpy as np
     from mpi4py import MPI
 

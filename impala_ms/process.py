@@ -1,7 +1,7 @@
-"""One process of a run: its log, its signals, its end. What it computes is the algorithm's.
+"""One process of a run: its log, its signals, its end. The session does the work of the rank.
 
-Input: the run folder that ``impala_ms.launch`` made, and the rank that MPI gave. Output:
-``worker_<rank>.txt``, on rank 0 ``status.json`` as the last act, and the exit code.
+Input: the run folder that ``impala_ms.launch`` has made, and the rank from MPI. Output:
+``worker_<rank>.txt``, on rank 0 at the end ``status.json``, and the exit code.
 """
 
 import contextlib
@@ -31,19 +31,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Run:
-    """What an algorithm's session is given.
+    """What a session is given.
 
     Attributes:
         config: ``Config``.
         run_dir: The run folder.
-        rank: Of this process; 0 is the one that learns.
-        place: What this rank is; with N = 1 the process plays as rank 1, too.
-        hub_end, spoke_end: Transports; with N = 1 both, else the one of this rank's role.
+        rank: Rank of this process; rank 0 learns.
+        place: What this rank is; with N = 1 the process also acts as rank 1.
+        hub_end, spoke_end: Transports. With N = 1 the process has both, otherwise those of its
+            place.
         console: Where rank 0 prints progress.
         started: When the command was given, seconds since the epoch.
         incarnation: How many processes were this rank before.
-        stop_requested: Whether the user has said to stop.
-        wall_time_before_s: Time that the run had taken when it was saved.
+        stop_requested: Whether the user has stopped the run.
+        wall_time_before_s: Seconds that the run had taken before a resume.
     """
 
     config: Any
@@ -59,35 +60,35 @@ class Run:
     wall_time_before_s: float = 0.0
 
     def __post_init__(self):
-        """From here on time is measured, whatever happens to the clock on the wall."""
+        """From now on, measure time with the monotonic clock."""
         self.created_s = time.monotonic()
         self.seconds_before = time.time() - self.started
 
     @property
     def number(self):
-        """Of this rank among those that play, counted from 1."""
+        """Number of this rank among those that act, counted from 1."""
         return 1 if self.rank == 0 else self.place.number
 
     @property
     def checkpoints(self):
-        """Folder of the checkpoints."""
+        """The folder of the checkpoints."""
         return self.run_dir / "checkpoints"
 
     def wall_time_s(self):
-        """Seconds since the command was given, those before a resume included."""
+        """Seconds since the command was given, including those before a resume."""
         return self.wall_time_before_s + self.seconds_before + time.monotonic() - self.created_s
 
     def request_stop(self, *_):
-        """Signal handler: end in good order."""
+        """Handle a signal: end in good order."""
         self.stop_requested = True
 
 
 def main(algorithm=None):
-    """Be one rank of a run; never returns.
+    """Be one rank of a run; this does not return.
 
     Args:
         algorithm: Name of a folder of ``impala_ms/algorithm``, for a run that this process starts
-            itself; None: as the options say.
+            itself; None: the options name it.
     """
     forget_script(sys.argv[0])
     replaced = place.take_place(sys.argv)
@@ -107,32 +108,32 @@ def main(algorithm=None):
     here = config.places[rank]
     logs.begin(rank, here.role)
     run = Run(config, folder, rank, here, None, None, console, started, replaced.incarnation)
-    if "IMPALA_MS_RUN_DIR" not in os.environ:  # no launcher that would show it
+    if "IMPALA_MS_RUN_DIR" not in os.environ:  # there is no launcher that shows progress
         run.console = progress.Display(console)
     if rank == 0:
         for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, run.request_stop)
-    if stop:  # asked after the new handler is in place, so that no signal falls between the two
+    if stop:  # checked after the new handler is set, so that no signal is lost in between
         run.request_stop()
     try:
         code = be_rank(run, size)
-    except BaseException:  # not to be waited for by the others
+    except BaseException:  # this rank must end: the others would wait for it
         traceback.print_exc()
         code = 1
     if "IMPALA_MS_RUN_DIR" not in os.environ:
-        abandon(folder)  # the launcher does it otherwise
-    with contextlib.suppress(OSError):  # nobody reads it
+        abandon(folder)  # otherwise the launcher does it
+    with contextlib.suppress(OSError):  # nobody reads the console
         run.console.close()
     logging.shutdown()
     with contextlib.suppress(OSError):  # the disk is full: the launcher has been told
         sys.stdout.flush()
         sys.stderr.flush()
-    # Everything is closed. MindSpore's own clean-up at exit would first import its data pipeline.
+    # Everything is closed. At a normal exit MindSpore would first import its data pipeline.
     os._exit(code)
 
 
 def run_folder(algorithm, size):
-    """``(folder, started)`` as the launcher gave them, or of a run started by hand (N = 1)."""
+    """``(folder, started)`` from the launcher, or of a run that is started by hand (N = 1)."""
     if folder := os.environ.get("IMPALA_MS_RUN_DIR"):
         return Path(folder), float(os.environ.get("IMPALA_MS_STARTED") or time.time())
     if size > 1:
@@ -144,7 +145,7 @@ def run_folder(algorithm, size):
 
 
 def open_log(folder, rank):
-    """Send all output of this process to its log; returns the console as it was."""
+    """Send all output of this process to its log; return the former standard output."""
     console = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8", errors="replace")
     file = folder / f"worker_{rank}.txt"
     try:
@@ -159,7 +160,7 @@ def open_log(folder, rank):
 
 
 def be_rank(run, size):
-    """Run the algorithm's session of this rank.
+    """Run the session of this rank.
 
     Returns:
         The exit code: 0, or 1 after an error.
@@ -171,7 +172,7 @@ def be_rank(run, size):
         threads = threads_of(config, rank)
         device.set_thread_limits(threads)
         transport = connect(run, size)
-        alone = size == 1  # the actor is in this process too, and computes on the CPU
+        alone = size == 1  # the actor is in this process, too, and computes on the CPU
         target = "CPU" if rank or alone else device.choose(config.learner_params["device"])
         device.use(target, threads)
         logger.info("device %s, %d compute threads", target, threads)
@@ -179,7 +180,7 @@ def be_rank(run, size):
             run.console.write(f"{progress.CONNECTED}\n")
         session = resolve(config.algorithm_config["session"]["type"])(run)
         session.run()
-    except BaseException as error:  # sys.exit() in a user's code would leave the others waiting
+    except BaseException as error:  # SystemExit of a user's code too: the others would wait
         failure = explain(error)
     all_answered = True
     if session is not None:
@@ -190,12 +191,12 @@ def be_rank(run, size):
         except BaseException as error:
             failure = failure or explain(error)
     if rank == 0:
-        # The launcher ends what still hangs once it is written: the environments of a user.
+        # When status.json is there, the launcher ends processes that hang, such as environments.
         unwritten = write_status(run, session, failure)
         failure = failure or unwritten
         if failure and (unwritten or "IMPALA_MS_RUN_DIR" not in os.environ):
-            # there is no launcher that would say so, or it will not know
-            with contextlib.suppress(OSError):  # nobody reads it
+            # there is no launcher to say so, or it cannot read the status
+            with contextlib.suppress(OSError):  # nobody reads the console
                 run.console.write(f"failed: {failure}\n")
     if session is not None:
         session.release()
@@ -209,7 +210,7 @@ def be_rank(run, size):
 
 
 def threads_of(config, rank):
-    """Compute threads of a rank: the learner has the cores that its host's actors leave over."""
+    """Compute threads of a rank: the learner gets the cores that the actors of its host leave."""
     actor_threads = config.trainer_params["actor_threads"]
     if rank:
         return actor_threads
@@ -219,7 +220,7 @@ def threads_of(config, rank):
 
 
 def connect(run, size):
-    """Give the run its ends of a transport; returns the one to be closed."""
+    """Give the run its ends of a transport; return the end that must be closed."""
     if size == 1:
         from impala_ms.comm.local import LocalTransport
 
@@ -237,18 +238,18 @@ def connect(run, size):
 
 
 def explain(error):
-    """Log an exception with its traceback; returns its text in one line."""
+    """Log an exception with its traceback; return its text in one line."""
     try:
         logger.error("this rank failed", exc_info=error)
-    except BaseException:  # its class makes that impossible
+    except BaseException:  # the class of the exception prevents it
         logger.error("this rank failed, and its exception cannot be shown")
-    if sys.version_info < (3, 11):  # its tracebacks do not show them
+    if sys.version_info < (3, 11):  # tracebacks do not show notes
         sys.stdout.writelines(f"{note}\n" for note in notes_of(error))
     return describe(error)
 
 
 def write_status(run, session, failure):
-    """Rename ``status.json`` into place: the launcher takes the exit code from it.
+    """Write ``status.json``, from which the launcher takes the exit code.
 
     Returns:
         None, or why it could not be written.

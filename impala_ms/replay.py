@@ -1,4 +1,4 @@
-"""What was learned from, kept to be learned from again.
+"""The replay: it keeps batches, so that the learner can learn from them again.
 
 Input: batches of ``trajectory``. Output: earlier batches.
 """
@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 
 
 class Replay:
-    """The newest batches that were learned from, to be learned from again.
+    """The newest batches that were learned from.
 
     Args:
-        kept: How many.
-        rng: Chooses among them.
+        kept: How many batches are kept.
+        rng: Random generator that draws a batch.
 
     Source:
-        Espeholt et al. 2018, arXiv:1802.01561, section 5.2.2, there of single unrolls.
+        Espeholt et al. 2018, arXiv:1802.01561, section 5.2.2; there single unrolls are replayed.
     """
 
     def __init__(self, kept: int, rng: np.random.Generator) -> None:
-        """Begin without any."""
+        """Begin without batches."""
         self.kept, self.rng = kept, rng
         self._batches: deque[dict[str, NDArray[Any]]] = deque()
 
     def add(self, batch: Mapping[str, NDArray[Any]]) -> None:
-        """Copy a batch, ``{name: array}``, into the place of the oldest."""
+        """Keep a copy of a batch, ``{name: array}``, in place of the oldest batch."""
         full = len(self._batches) == self.kept
         copy = self._batches.popleft() if full else {k: np.empty_like(v) for k, v in batch.items()}
         for name, values in batch.items():
@@ -38,5 +38,5 @@ class Replay:
         self._batches.append(copy)
 
     def draw(self) -> dict[str, NDArray[Any]]:
-        """One of them, each as likely as the others."""
+        """Draw a batch, uniformly."""
         return self._batches[self.rng.integers(len(self._batches))]

@@ -1,4 +1,4 @@
-"""A space of observations or actions as plain JSON values, and the arrays that it describes.
+"""Read the description of a space, which consists of JSON values.
 
 Input: a description of ``VectorEnvironment.spaces()``. Output: its parts, their shapes and dtypes.
 """
@@ -16,7 +16,7 @@ def leaves(space: Mapping[str, Any], path: str = "") -> dict[str, Mapping[str, A
 
     Args:
         space: A description of ``VectorEnvironment.spaces()``.
-        path: Keys and indices above it, joined by ``/``.
+        path: Keys and indices that lead to it, joined by ``/``.
     """
     inner = space.get("spaces")
     if inner is None:
@@ -29,7 +29,7 @@ def leaves(space: Mapping[str, Any], path: str = "") -> dict[str, Mapping[str, A
 
 
 def leaf_array(leaf: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """``(shape, dtype)`` of the arrays that a part of an observation space describes."""
+    """``(shape, dtype)`` of the arrays of a part of an observation space."""
     if leaf["type"] == "Discrete":
         return (), np.dtype(np.int64)
     if leaf["type"] == "MultiDiscrete":

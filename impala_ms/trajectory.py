@@ -1,12 +1,12 @@
-"""The data contract: what one unroll holds and how it lies in memory.
+"""The data contract: the fields of an unroll and their layout in memory.
 
-Input: rows written by ``actor``. Output: one byte buffer a message carries, and batches of
-contiguous arrays that the learner reads. The table in ``TrajectorySpec`` is the definition.
+Input: rows written by ``agents/actor``. Output: a buffer of bytes for a message, and batches of
+contiguous arrays for the learner. The table in ``TrajectorySpec`` is the definition.
 
     row t:   observation[t] --action[t]--> reward[t], terminated[t] --> observation[t+1]
-    rows     0 ... T-1 are learned from; observation[T] is there for the bootstrap value only
-    overlap  observation[T] of an unroll is observation[0] of the environment's next unroll
-    reset    row t is a reset row exactly when first[t+1]: its action was ignored
+    rows     0 ... T-1 are learned from; observation[T] gives only the bootstrap value
+    overlap  observation[T] of an unroll is observation[0] of the next unroll
+    reset    row t is a reset row exactly if first[t+1]: its action was ignored
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Fields = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # shape and dtype by name
 Batch = dict[str, NDArray[Any]]
-Buffer = tuple[NDArray[np.uint8], Batch]  # bytes, and the fields in them
+Buffer = tuple[NDArray[np.uint8], Batch]  # bytes, and views of the fields in them
 
 
 class Layout:
-    """Shape, dtype and place of every field of a piece of work: one buffer, nothing pickled.
+    """Shape, dtype and position of each field of a piece of work: one buffer, without pickle.
 
     Args:
         fields: ``{name: (shape, dtype)}``. The hub that takes the work reads ``env_steps``,
@@ -42,7 +42,7 @@ class Layout:
         """Lay out one field after the other."""
         self.fields = fields
         self.slices: dict[str, slice] = {}
-        end = ALIGNMENT_BYTES  # the layout that the message says it has, see ``empty``
+        end = ALIGNMENT_BYTES  # the header holds the digest of the layout, see ``empty``
         for name, (shape, dtype) in self.fields.items():
             size = dtype.itemsize * math.prod(shape)
             self.slices[name] = slice(end, end + size)
@@ -51,11 +51,11 @@ class Layout:
         self._header = np.frombuffer(bytes.fromhex(self.digest()), np.uint8)
 
     def valid_rows(self, work: Mapping[str, NDArray[Any]]) -> int:
-        """Decisions in one piece of work, or in a batch of them."""
+        """Number of decisions in a piece of work, or in a batch."""
         raise NotImplementedError
 
     def problem(self, work: Mapping[str, NDArray[Any]]) -> str | None:
-        """A phrase that says what in one piece of work is not finite, or None."""
+        """A phrase that names a value that is not finite in a piece of work, or None."""
         raise NotImplementedError
 
     def describe(self) -> dict[str, list[Any]]:
@@ -63,20 +63,20 @@ class Layout:
         return {name: [list(shape), dtype.str] for name, (shape, dtype) in self.fields.items()}
 
     def digest(self) -> str:
-        """Hexadecimal hash; two ranks whose digests agree read each other's unrolls rightly."""
+        """Hexadecimal hash: ranks with equal digests have the same layout."""
         return hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()[:16]
 
     def views(self, buffer: NDArray[np.uint8] | bytes | bytearray | memoryview) -> Batch:
         """The fields of an unroll as arrays that share the buffer's memory.
 
         Args:
-            buffer: ``nbytes`` bytes; anything with the buffer protocol.
+            buffer: ``nbytes`` bytes, any object with the buffer protocol.
 
         Returns:
             ``{name: array}``.
 
         Raises:
-            ValueError: If the buffer has another size or says that it has another layout.
+            ValueError: If the buffer has another size, or the digest of another layout.
         """
         data = np.frombuffer(buffer, np.uint8)
         if data.size != self.nbytes:
@@ -93,37 +93,37 @@ class Layout:
         }
 
     def empty(self) -> Buffer:
-        """A new buffer and its views: ``(buffer, {name: array})``; all fields hold zeros."""
+        """A new buffer and its fields, ``(buffer, {name: array})``, filled with zeros."""
         buffer = np.zeros(self.nbytes, np.uint8)
         buffer[: self._header.size] = self._header
         return buffer, self.views(buffer)
 
     def batch(self, unrolls: int) -> Batch:
-        """``{name: [S, ...]}`` for S unrolls, one contiguous array a field."""
+        """``{name: [S, ...]}`` for S unrolls, a contiguous array for each field."""
         return {
             name: np.zeros((unrolls, *shape), dtype) for name, (shape, dtype) in self.fields.items()
         }
 
 
 class TrajectorySpec(Layout):
-    """Shape, dtype and place of every field of an unroll of T steps in E environments.
+    """Shape, dtype and position of each field of an unroll of T steps in E environments.
 
     Args:
         unroll_length: T, environment steps.
         num_envs: E, environments of one actor.
-        observation: ``{path: (shape, dtype)}`` of ``leaves``; the dtype is kept on the wire. A
-            single array has the path ``""`` and the field ``observation``, the parts of a
-            structured one the fields ``observation/<path>``.
+        observation: ``{path: (shape, dtype)}`` of ``leaves``; the dtype is kept in messages. A
+            single array has the path ``""`` and the field ``observation``; parts of a structured
+            observation have the fields ``observation/<path>``.
         action_shape: Shape of one action.
         action_dtype: Its dtype.
-        policy_parameters: Numbers that describe the behaviour policy at a step (A logits).
-        frame_stack: k, newest frames that the policy sees as one observation ``[k, ...]``. Frames
-            travel once: the k - 1 before row 0, as the policy saw them, and one a row; see
+        policy_parameters: Number of parameters of the behaviour policy at a step (A logits).
+        frame_stack: k, number of newest frames in one observation ``[k, ...]`` of the policy. Each
+            frame is sent once: k - 1 frames before row 0, then one for each row; see
             ``frame_rows``.
         mask_size: Entries of an action mask, or 0.
-        inputs: What the policy reads beside observations: of ``last_action``, ``last_reward`` and
-            ``core_state``, which travel as they were before row 0.
-        state_size: Numbers of the core's state, of one environment.
+        inputs: The policy's inputs beside observations. ``last_action``, ``last_reward`` and
+            ``core_state`` are sent with their values before row 0.
+        state_size: Size of the core's state in one environment.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class TrajectorySpec(Layout):
             "terminated": ((steps, envs), np.dtype(np.bool_)),
             "first": ((steps + 1, envs), np.dtype(np.bool_)),
             "behaviour_logits": ((steps, envs, policy_parameters), np.dtype(np.float32)),
-            # raw return and length of the episode that ended at the row; length 0: none ended
+            # raw return and length of the episode that ended at the row; length 0: no end
             "episode_return": ((steps, envs), np.dtype(np.float32)),
             "episode_length": ((steps, envs), np.dtype(np.int32)),
             "behaviour_version": ((), np.dtype(np.int64)),  # updates
@@ -175,28 +175,28 @@ class TrajectorySpec(Layout):
         super().__init__(fields)
 
     def valid_rows(self, unrolls: Mapping[str, NDArray[Any]]) -> int:
-        """Rows in which the environments took an action: those that are not reset rows."""
+        """Number of rows in which an environment took an action: all but reset rows."""
         return int((~unrolls["first"][..., 1:, :]).sum())
 
     def problem(self, unroll: Mapping[str, NDArray[Any]]) -> str | None:
-        """What in an unroll is not finite."""
+        """A phrase that names a value that is not finite in an unroll, or None."""
         return non_finite(unroll)
 
 
 def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
-    """Say where an unroll holds a NaN or an infinity.
+    """Find a NaN or an infinity in an unroll.
 
     Args:
         unroll: Views of one unroll.
 
     Returns:
-        None, or a phrase that names field, step of the unroll, environment and value.
+        None, or a phrase with the field, the value, the step of the unroll and the environment.
     """
     for name, values in unroll.items():
         if name.startswith(("episode", "wait")):
             continue
-        # A sum is non-finite if any element is, and reads the array once; float64 so that it
-        # does not overflow on finite values.
+        # A sum is not finite if an element is not, and reads the array only once. float64 does not
+        # overflow on finite float32 values.
         with np.errstate(invalid="ignore", over="ignore"):
             if values.dtype.kind != "f":
                 continue
@@ -219,14 +219,14 @@ def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
 
 
 class Batches:
-    """Two batches: one is filled by the thread that receives while the other is learned from.
+    """Two batches: the receiving thread fills one while the learner learns from the other.
 
     Args:
         layout: ``TrajectorySpec`` of the unrolls, or another layout of work.
-        unrolls: S, pieces of work in a batch.
+        unrolls: S, number of pieces of work in a batch.
 
     Attributes:
-        completed: Batches filled so far; the one being filled is used after as many updates.
+        completed: Number of batches filled so far. The next batch is used after so many updates.
     """
 
     def __init__(self, layout: Layout, unrolls: int) -> None:
@@ -247,7 +247,7 @@ class Batches:
         """Copy an unroll, ``{name: array}``, into the next free slot.
 
         Raises:
-            IndexError: If there is none: see ``has_room``.
+            IndexError: If there is no free slot: see ``has_room``.
         """
         batch = self._free[0]
         for name, values in unroll.items():
@@ -267,5 +267,5 @@ class Batches:
             return self._full.popleft() if self._full else None
 
     def give_back(self, batch: Batch) -> None:
-        """Return a batch that has been learned from, to be filled again."""
+        """Return a batch after learning, so that it can be filled again."""
         self._free.append(batch)

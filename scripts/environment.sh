@@ -1,7 +1,7 @@
-# Sourced by start_standalone.sh and tests/run.sh: finds a Python environment that has everything,
-# or makes one. Needs bash and, for the making, a CPython of 3.10 to 3.12 with pip's ensurepip.
+# Sourced by start_standalone.sh and tests/run.sh: finds a complete Python environment, or makes
+# one. Needs bash; to make an environment also CPython 3.10 to 3.12 with ensurepip.
 
-# Python cannot start with what another Python was told.
+# These variables of another Python would prevent the start.
 unset PYTHONHOME PYTHONPLATLIBDIR
 root=$(CDPATH='' builtin cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && builtin pwd -P)
 venv=$root/.venv${IMPALA_MS_MINDSPORE:+-mindspore-$IMPALA_MS_MINDSPORE}
@@ -11,8 +11,8 @@ say() { printf '%s\n' "$*" >&2; }
 
 fail() { say "${0##*/}: $*"; exit 1; }
 
-# Sets $python to an interpreter that has what pyproject.toml asks for, extras included; and
-# $made_environment if it had to be installed, or waited for.
+# Sets $python to an interpreter with all packages of pyproject.toml, including the extras given;
+# and $made_environment if they had to be installed, here or by another set-up.
 prepare_environment() {
     local prefix=${VIRTUAL_ENV:-${CONDA_PREFIX:-}} lacking=
     if [[ -z $prefix && $(type -P python3) == */bin/python3 ]]; then
@@ -40,7 +40,7 @@ find_python() {
     for candidate in "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python3}" "$venv/bin/python" python3 \
         python3.12 python3.11 python3.10 \
         "${PYENV_ROOT:-${HOME:-}/.pyenv}"/versions/3.1[0-2]*/bin/python3; do
-        # Run it: a shim of a version manager exists, and fails, for versions that are not chosen.
+        # Run it: version managers have shims that fail for versions that are not selected.
         python=$(fitting "$candidate") || continue
         [[ -z ${1:-} ]] || "$python" -I -c "$1" 2>/dev/null || continue
         return 0
@@ -50,7 +50,7 @@ find_python() {
         "ensurepip (Debian and Ubuntu: apt install python3-venv)}."
 }
 
-# The path of a Python, if it runs and is of a version that is supported.
+# The path of a Python, if it runs and its version is supported.
 fitting() {
     "$1" -I -c 'import sys
 if not (3, 10) <= sys.version_info < (3, int(sys.argv[1])): sys.exit(1)
@@ -62,8 +62,8 @@ python_limit() { if [[ ${IMPALA_MS_MINDSPORE:-} == 2.7.0 ]]; then echo 12; else 
 
 missing() { "$1" -I "$root/impala_ms/requirements.py" missing "${@:2}" 2>/dev/null; }
 
-# The stamp is written last: the extras that were installed, then the constraints that were used.
-# What it says may have become wrong since: packages removed, the system's Python exchanged.
+# The stamp is written last: the installed extras, then the constraints. It may be out of date:
+# packages may have been removed, or the system's Python replaced.
 is_complete() {
     local extras='' text=''
     [[ -x $venv/bin/python && -r $stamp ]] || return
@@ -77,11 +77,11 @@ is_complete() {
 make_environment() {
     [[ -w $root && ( ! -e $venv || -w $venv ) ]] || fail "cannot write to $root, where ${venv##*/}" \
         "would be made. Make the folder writable or activate an environment that has everything."
-    # Two at once: the second waits, and then finds the work done.
+    # If two set-ups run at once, the second waits and then finds the work done.
     exec 9>"$venv.lock"
     if type -P flock >/dev/null; then
         flock -n 9 2>/dev/null
-        # Other codes than 1: this file system has no locks.
+        # Codes other than 1: this file system has no locks.
         if (($? == 1)); then
             say "Waiting for another set-up of ${venv##*/} ..."
             flock 9
@@ -113,7 +113,7 @@ install_all() {
     mapfile -t wanted < <("$venv/bin/python" -I "$root/impala_ms/requirements.py" no-deps)
     say "Installing ${wanted[*]} ..."
     pip_install --no-deps -c "$constraints" "${wanted[@]}"
-    # Packages whose files are gone while pip still has them in its books.
+    # Packages whose files are gone, but that pip still lists as installed.
     if ! lacking=$(missing "$venv/bin/python" "$@"); then
         mapfile -t wanted <<<"$lacking"
         say "Installing ${wanted[*]} again ..."
@@ -121,7 +121,7 @@ install_all() {
         lacking=$(missing "$venv/bin/python" "$@") || fail "pip says that it installed everything," \
             "but ${venv##*/} lacks ${lacking//$'\n'/, }: see $log."
     fi
-    # For who activates the environment and runs the scripts by hand.
+    # For users who activate the environment and run the scripts by hand.
     printf '%s\n' "$root" >"$("$venv/bin/python" -I -c \
         'import sysconfig; print(sysconfig.get_path("purelib"))')/impala_ms.pth"
     printf '%s\n%s\n' "$*" "$(<"$root/constraints.txt")" >"$stamp.new"
@@ -130,12 +130,12 @@ install_all() {
     say "${venv##*/} is complete after $((SECONDS - started)) s."
 }
 
-# Whether there is a $venv to install into. One that does not serve is made again, but only if it
-# was made here: what others made may hold more than can be made again.
+# Whether there is a $venv to install into. An unusable one is made again, but only if it was made
+# here: the environment of another program may hold more packages.
 can_install() {
     local has=$venv/bin/python
     local do="move it away, or activate an environment that has everything, and start again."
-    # A first installation that was cut off may have left half of a package.
+    # An interrupted first installation may have left an incomplete package.
     [[ -e $venv && ! -e $venv/impala_ms.begun ]] || return
     fitting "$has" >/dev/null && "$has" -I -c 'import pip' 2>/dev/null && return
     if [[ -e $stamp || -e $venv/impala_ms.log ]] || rmdir -- "$venv" 2>/dev/null; then
@@ -148,18 +148,18 @@ can_install() {
     fail "$venv has no pip, and ensurepip cannot add it, see above: $do"
 }
 
-# pip, without those settings of the user that change what it installs and where.
+# pip, without the user's settings that change what it installs, or where.
 pip_install() {
     with_progress "$log" "$venv/bin/python" -I "$root/impala_ms/requirements.py" pip install "$@"
 }
 
-# Runs a command with its output in a log file, and shows how much has arrived so far.
+# Runs a command with its output in a log file, and shows the size of $venv meanwhile.
 with_progress() {
     local log=$1 begun=$SECONDS pid code=0 end=$'\n' every=10
     shift
     [[ -t 2 ]] && end=$'\r' every=1
     mkdir -p -- "$venv/tmp"
-    # Downloads go where their growth is seen, and where there is room: /tmp may be small.
+    # Downloads go into $venv, where they count in its size: /tmp may be small.
     TMPDIR=$venv/tmp "$@" >>"$log" 2>&1 9>&- &
     pid=$!
     trap 'kill "$pid" 2>/dev/null; say "Set-up interrupted; the same command goes on with it."; exit 130' INT TERM

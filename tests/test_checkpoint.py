@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, whatever happens to the file or while it is written."""
+"""Checkpoints are complete or refused, whatever happens to the file or while it is written."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ STATE = {
 
 
 def parameters(seed=0):
-    """Weights, slots and counters: all shapes and types a learner has."""
+    """Weights, optimiser state and counters: all shapes and types that a learner has."""
     rng = np.random.default_rng(seed)
     return {
         "policy.layer.weight": rng.normal(size=(7, 5)).astype(np.float32),
@@ -54,7 +54,7 @@ def whole(tmp_path_factory):
 
 
 class TestSaveAndLoad:
-    def test_round_trip_bit_for_bit(self, tmp_path):
+    def test_loaded_values_equal_saved_ones_bit_for_bit(self, tmp_path):
         path = checkpoint.save(tmp_path / "new", "update_1.ckpt", parameters(), STATE)
         assert path == tmp_path / "new" / "update_1.ckpt"
         loaded, state = checkpoint.load(path)
@@ -64,7 +64,7 @@ class TestSaveAndLoad:
         assert names(path.parent) == ["update_1.ckpt"]
 
     @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-    def test_who_may_read_it_is_as_for_any_file_of_the_user(self, tmp_path, mask):
+    def test_permissions_follow_the_umask(self, tmp_path, mask):
         before = os.umask(mask)
         try:
             path = checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
@@ -72,18 +72,18 @@ class TestSaveAndLoad:
             os.umask(before)
         assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
-    def test_a_run_folder_that_is_gone_is_not_made_again(self, tmp_path):
+    def test_removed_run_folder_is_not_made_again(self, tmp_path):
         with pytest.raises(CheckpointError, match="cannot write the checkpoint"):
             checkpoint.save(tmp_path / "gone" / "checkpoints", "update_1.ckpt", parameters(), STATE)
         assert not (tmp_path / "gone").exists()
 
-    def test_mindspore_reads_it(self, tmp_path):
+    def test_mindspore_reads_a_checkpoint(self, tmp_path):
         path = checkpoint.save(tmp_path, checkpoint.BEST, parameters(), STATE)
         loaded = ms.load_checkpoint(str(path), crc_check=True)
         weight = loaded["policy.layer.weight"].asnumpy()
         np.testing.assert_array_equal(weight, parameters()["policy.layer.weight"])
 
-    def test_the_same_name_again_replaces_it(self, tmp_path):
+    def test_saving_again_replaces_the_file(self, tmp_path):
         for seed in (1, 2):
             path = checkpoint.save(tmp_path, "best.ckpt", parameters(seed), {"seed": seed})
         assert names(tmp_path) == ["best.ckpt"]
@@ -91,7 +91,7 @@ class TestSaveAndLoad:
         assert_same_bits(loaded, parameters(2))
         assert state == {"seed": 2}
 
-    def test_what_a_killed_process_left_is_in_nobodys_way(self, tmp_path):
+    def test_unfinished_files_are_ignored_and_overwritten(self, tmp_path):
         for name in (".unfinished.ckpt", ".unfinished.tmp"):
             (tmp_path / name).write_bytes(b"half")
         assert checkpoint.listing(tmp_path) == []
@@ -99,7 +99,7 @@ class TestSaveAndLoad:
         assert names(tmp_path) == ["update_5.ckpt"]
         assert_same_bits(checkpoint.load(path)[0], parameters())
 
-    def test_parameters_larger_than_a_slice_of_the_format(self, tmp_path):
+    def test_parameters_larger_than_a_slice_of_the_format_are_saved(self, tmp_path):
         large = {"w": np.random.default_rng(0).normal(size=(1024, 1500)).astype(np.float32)}
         path = checkpoint.save(tmp_path, "update_1.ckpt", large, {})
         assert_same_bits(checkpoint.load(path)[0], large)
@@ -108,17 +108,17 @@ class TestSaveAndLoad:
 class TestDamage:
     @staticmethod
     def positions(size):
-        """About 50, the borders of the parts at the end among them."""
+        """About 50 positions, with all of the last 25."""
         return sorted({*range(0, size, size // 25), *range(size - 25, size)})
 
-    def test_cut_at_any_position(self, whole, tmp_path):
+    def test_file_cut_at_any_position_is_refused(self, whole, tmp_path):
         path = tmp_path / "update_2.ckpt"
         for size in self.positions(len(whole)):
             path.write_bytes(whole[:size])
             with pytest.raises(CheckpointError, match=r"update_2\.ckpt"):
                 checkpoint.load(path)
 
-    def test_one_byte_changed_at_any_position(self, whole, tmp_path):
+    def test_file_with_one_changed_byte_is_refused(self, whole, tmp_path):
         path = tmp_path / "update_2.ckpt"
         for position in self.positions(len(whole)):
             damaged = bytearray(whole)
@@ -127,24 +127,24 @@ class TestDamage:
             with pytest.raises(CheckpointError, match="damaged"):
                 checkpoint.load(path)
 
-    def test_zeros_at_the_end(self, whole, tmp_path):
+    def test_file_with_zeros_at_the_end_is_refused(self, whole, tmp_path):
         path = tmp_path / "update_2.ckpt"
         path.write_bytes(whole[:-40] + bytes(40))
         with pytest.raises(CheckpointError, match="no check sum"):
             checkpoint.load(path)
 
-    def test_a_missing_file(self, tmp_path):
+    def test_missing_file_is_refused(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"gone\.ckpt.*No such file"):
             checkpoint.load(tmp_path / "gone.ckpt")
 
-    def test_a_checkpoint_of_another_program(self, tmp_path):
+    def test_checkpoint_of_another_program_is_refused(self, tmp_path):
         ms.save_checkpoint(
             [{"name": "w", "data": ms.Tensor([1.0])}], str(tmp_path / "a.ckpt"), crc_check=True
         )
         with pytest.raises(CheckpointError, match="impala_ms_state"):
             checkpoint.load(tmp_path / "a.ckpt")
 
-    def test_latest_falls_back_to_the_one_before(self, whole, tmp_path, caplog):
+    def test_latest_skips_damaged_checkpoints(self, whole, tmp_path, caplog):
         for updates in (9, 10, 100):
             checkpoint.save(
                 tmp_path, checkpoint.file_name(updates), parameters(updates), {"updates": updates}
@@ -162,7 +162,7 @@ class TestDamage:
         with pytest.raises(CheckpointError, match=f"no whole checkpoint in {tmp_path}"):
             checkpoint.latest(tmp_path)
 
-    def test_latest_of_nothing(self, tmp_path):
+    def test_latest_without_checkpoints_is_an_error(self, tmp_path):
         with pytest.raises(CheckpointError, match="no whole checkpoint"):
             checkpoint.latest(tmp_path / "checkpoints")
 
@@ -180,7 +180,7 @@ class TestFailedWrites:
         assert names(old.parent) == [old.name]
         assert_same_bits(checkpoint.load(old)[0], parameters(1))
 
-    def test_a_disk_that_is_full(self, old):
+    def test_full_disk_keeps_the_old_checkpoint(self, old):
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
         try:
@@ -189,10 +189,10 @@ class TestFailedWrites:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         self.assert_only_the_old_one(old)
 
-    def test_a_folder_that_is_not_writable(self, old):
+    def test_folder_without_write_permission_keeps_the_old_checkpoint(self, old):
         was = os.geteuid()
         old.parent.chmod(0o500)
-        if was == 0:  # root may write everywhere
+        if was == 0:  # root can write everywhere
             os.seteuid(65534)
         try:
             self.save(old.parent)
@@ -202,17 +202,17 @@ class TestFailedWrites:
             old.parent.chmod(0o700)
         self.assert_only_the_old_one(old)
 
-    def test_a_folder_that_cannot_be(self, old):
+    def test_folder_below_a_file_is_an_error(self, old):
         self.save(old / "below")
         self.assert_only_the_old_one(old)
 
-    def test_a_folder_in_place_of_the_file(self, old):
+    def test_folder_with_the_name_of_the_file_is_an_error(self, old):
         (old.parent / "best.ckpt").mkdir()
         self.save(old.parent, "best.ckpt")
         (old.parent / "best.ckpt").rmdir()
         self.assert_only_the_old_one(old)
 
-    def test_a_rename_that_fails(self, old, monkeypatch):
+    def test_failed_rename_keeps_the_old_checkpoint(self, old, monkeypatch):
         def refuse(self, target):
             raise OSError("the disk is gone")
 
@@ -221,7 +221,7 @@ class TestFailedWrites:
         monkeypatch.undo()
         self.assert_only_the_old_one(old)
 
-    def test_it_is_on_the_disk_before_it_has_its_name(self, tmp_path, monkeypatch):
+    def test_file_is_synced_before_it_is_renamed(self, tmp_path, monkeypatch):
         events = []
         real_sync, real_replace = os.fsync, Path.replace
 
@@ -241,11 +241,11 @@ class TestFailedWrites:
 
 
 class TestFileSystemsThatKnowLess:
-    """CIFS, FUSE, vboxsf and others: what they refuse is not needed for a whole file."""
+    """CIFS, FUSE, vboxsf and others lack calls that a complete file does not need."""
 
     @staticmethod
     def refuse(monkeypatch, what, code, *, folders):
-        """Have a function fail for files or for folders alone."""
+        """Let a function of ``os`` fail, only for files or only for folders."""
         real = getattr(os, what)
 
         def function(where, *arguments, **options):
@@ -262,22 +262,22 @@ class TestFileSystemsThatKnowLess:
             *((False, code) for code in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)),
         ],
     )
-    def test_without_fsync_a_checkpoint_is_saved(self, tmp_path, monkeypatch, folders, code):
+    def test_checkpoint_is_saved_without_fsync(self, tmp_path, monkeypatch, folders, code):
         self.refuse(monkeypatch, "fsync", code, folders=folders)
         path = checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
         assert_same_bits(checkpoint.load(path)[0], parameters())
         assert names(tmp_path) == ["update_1.ckpt"]
 
     @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-    def test_a_file_that_does_not_reach_the_disk_is_an_error(self, tmp_path, monkeypatch, code):
+    def test_failed_fsync_of_the_file_is_an_error(self, tmp_path, monkeypatch, code):
         self.refuse(monkeypatch, "fsync", code, folders=False)
         with pytest.raises(CheckpointError, match="cannot write the checkpoint"):
             checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
         assert names(tmp_path) == []
 
     @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
-    def test_without_permissions_a_checkpoint_is_saved(self, tmp_path, monkeypatch, code):
-        """Also over what an earlier process left, which MindSpore makes writable first."""
+    def test_checkpoint_is_saved_without_chmod(self, tmp_path, monkeypatch, code):
+        """Unfinished files are there too: MindSpore first makes them writable."""
         for name in (".unfinished.ckpt", ".unfinished.tmp"):
             (tmp_path / name).write_bytes(b"half")
         self.refuse(monkeypatch, "chmod", code, folders=False)
@@ -285,11 +285,11 @@ class TestFileSystemsThatKnowLess:
         path = checkpoint.save(tmp_path, "update_1.ckpt", parameters(), STATE)
         assert_same_bits(checkpoint.load(path)[0], parameters())
         assert names(tmp_path) == ["update_1.ckpt"]
-        assert os.chmod is refusing  # as it was before
+        assert os.chmod is refusing  # restored
 
 
 class TestPrune:
-    def test_the_newest_and_the_best_are_kept(self, tmp_path):
+    def test_prune_keeps_the_newest_and_the_best(self, tmp_path):
         updates = [5, 999_999_999, 1_000_000_000, 60, 7]
         kept = {"best.ckpt", "notes.txt", "update_x.ckpt"}
         for name in kept | {checkpoint.file_name(number) for number in updates}:
@@ -310,7 +310,7 @@ class TestRestore:
             for name, values in parameters().items()
         }
 
-    def test_values_are_put_into_parameters(self):
+    def test_restore_puts_values_into_parameters(self):
         fresh = self.fresh()
         checkpoint.restore(fresh, parameters(3), "p.ckpt")
         assert_same_bits({name: p.asnumpy() for name, p in fresh.items()}, parameters(3))
@@ -324,7 +324,7 @@ class TestRestore:
             ("other", np.ones(3, np.float32), r"is \(3,\) there and nothing here"),
         ],
     )
-    def test_another_network_is_refused_and_changes_nothing(self, name, saved, said):
+    def test_restore_refuses_another_network_and_changes_nothing(self, name, saved, said):
         values = parameters(3)
         values.pop(name, None)
         if saved is not None:

@@ -1,4 +1,4 @@
-"""mindspore_rl's classes on a MindSpore they were not made for."""
+"""mindspore_rl's classes with newer versions of MindSpore."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def run(code):
     return done
 
 
-def test_the_import_runs_no_init_of_mindspore_rl_and_does_not_sleep():
+def test_import_does_not_run_the_init_of_mindspore_rl_or_sleep():
     done = run(
         """
         import sys, time
@@ -33,7 +33,7 @@ def test_the_import_runs_no_init_of_mindspore_rl_and_does_not_sleep():
     assert "Gym has been unmaintained" not in done.stdout + done.stderr
 
 
-def test_the_base_classes_are_those_of_mindspore_rl():
+def test_base_classes_are_those_of_mindspore_rl():
     names = {
         "Actor": "mindspore_rl.agent.actor",
         "Learner": "mindspore_rl.agent.learner",
@@ -47,7 +47,7 @@ def test_the_base_classes_are_those_of_mindspore_rl():
     assert compat.COLLECT != compat.EVAL
 
 
-def test_the_algorithm_is_built_on_them():
+def test_agents_and_roles_derive_from_the_base_classes():
     from impala_ms.agents import actor, learner
     from impala_ms.roles import acting, learning, session
 
@@ -59,7 +59,7 @@ def test_the_algorithm_is_built_on_them():
 
 
 @pytest.mark.parametrize("name", compat.GONE_OPERATORS)
-def test_placeholders_explain_themselves(name):
+def test_placeholder_names_the_missing_operator(name):
     from mindspore.ops.operations import _rl_inner_ops
 
     operator = getattr(_rl_inner_ops, name)
@@ -69,7 +69,7 @@ def test_placeholders_explain_themselves(name):
         placeholder(1, key=2)
 
 
-def test_operators_that_are_there_are_left_alone():
+def test_existing_operator_is_not_replaced():
     done = run(
         """
         import impala_ms
@@ -82,7 +82,7 @@ def test_operators_that_are_there_are_left_alone():
     assert done.stdout.splitlines()[-1] == "True"
 
 
-def test_without_mindspore_rl_the_message_says_how_to_install_it(monkeypatch):
+def test_missing_mindspore_rl_is_named_with_the_pip_command(monkeypatch):
     monkeypatch.delitem(sys.modules, "mindspore_rl")
     monkeypatch.setattr(compat.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="pip install --no-deps mindspore-rl"):

@@ -1,4 +1,4 @@
-"""What the side commands print on a console that does not know every character."""
+"""Output of evaluate and doctor on a console that lacks some characters."""
 
 import os
 import subprocess
@@ -27,13 +27,13 @@ def run(folder, *arguments, **environment):
     )
 
 
-def test_the_result_of_an_evaluation_is_not_lost(tmp_path):
+def test_result_of_an_evaluation_is_printed_with_replacements(tmp_path):
     done = run(tmp_path, "-c", PLAYED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("return 2.00 ? 1.00 (mean ? standard error of 2 sampled episodes")
 
 
-def test_doctor_names_a_folder(tmp_path):
+def test_doctor_prints_a_folder_name_with_replacements(tmp_path):
     folder = tmp_path / "größer"
     folder.mkdir()
     done = run(folder, "-m", "impala_ms", "doctor", "--quick", PYTHONUTF8="1")

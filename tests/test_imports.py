@@ -1,4 +1,4 @@
-"""A user's modules: which one a name or a file means, and that their classes can be pickled."""
+"""A user's modules: which module a name or a file means, and that its classes can be pickled."""
 
 import logging
 import multiprocessing
@@ -21,7 +21,7 @@ STATE = "class State:\n    def __eq__(self, other): return type(self) is type(ot
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The current folder; whatever is imported is forgotten afterwards."""
+    """The current folder; imports of the test are undone afterwards."""
     before = dict(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -47,16 +47,16 @@ FILES = ["ti_state.py", "random.py", "ti_main.py", "ti.state.py", "2 envs.py", "
 
 class TestFiles:
     @pytest.mark.parametrize("name", FILES)
-    def test_their_classes_can_be_pickled_and_named(self, folder, name):
-        write(folder / "ti_state.py", "the other")  # which the last of the names is not
-        sys.modules["ti_main"] = types.ModuleType("ti_main")  # like __main__, without a spec
+    def test_classes_of_a_file_can_be_pickled_and_referenced(self, folder, name):
+        write(folder / "ti_state.py", "the other")  # another file with the same name
+        sys.modules["ti_main"] = types.ModuleType("ti_main")  # has no spec, like __main__
         file = write(folder / name, STATE)
         module = imports.import_file(file)
         assert pickle.loads(pickle.dumps(module.State())) == module.State()
         assert classes.reference(module.State) == f"{file}:State"
         assert classes.resolve(classes.reference(module.State)) is module.State
 
-    def test_each_is_run_once_and_the_first_keeps_its_name(self, folder):
+    def test_files_run_once_and_the_first_has_the_plain_name(self, folder):
         one, other = (write(folder / f / "ti_net.py", f"name = '{f}'") for f in ("a", "b"))
         modules = [imports.import_file(file) for file in (one, other, one, other)]
         assert [module.name for module in modules] == ["a", "b", "a", "b"]
@@ -64,20 +64,20 @@ class TestFiles:
         assert modules[1] is modules[3]
         assert modules[0].__name__ == "ti_net"
 
-    def test_one_that_fails_fails_again(self, folder):
+    def test_failing_file_fails_again(self, folder):
         file = write(folder / "ti_bad.py", "1 / 0")
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 imports.import_file(file)
 
-    def test_a_spawned_process_finds_them(self, folder):
+    def test_spawned_process_finds_the_module_of_a_file(self, folder):
         write(folder / "ti_state.py", STATE + "def same(x): return x == State()\n")
         module = imports.import_file((folder / "ti_state.py").resolve())
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             assert pool.map(module.same, [module.State(), 1]) == [True, False]
 
     @pytest.mark.parametrize("name", ["ti_walk.py", "random.py", "ti.walk.py"])
-    def test_worker_processes_find_them(self, folder, name):
+    def test_worker_processes_find_the_module_of_a_file(self, folder, name):
         write(
             folder / name,
             """
@@ -119,7 +119,7 @@ class TestFiles:
 
 
 class TestNames:
-    def test_the_current_folder_comes_first(self, folder, tmp_path, caplog):
+    def test_current_folder_is_searched_first(self, folder, tmp_path, caplog):
         caplog.set_level(logging.INFO)
         sys.path.insert(0, str(tmp_path / "product"))
         write(tmp_path / "product" / "ti_corridor.py", "whose = 'ours'")
@@ -128,26 +128,26 @@ class TestNames:
         assert imports.import_named("ti_corridor").whose == "mine"
         assert caplog.messages == [f"the module ti_corridor is that in {file}"]
 
-    def test_folders_of_the_start_come_before_the_current_one(self, folder, tmp_path):
+    def test_folders_of_the_start_come_before_the_current_folder(self, folder, tmp_path):
         write(tmp_path / "start" / "ti_corridor.py", "whose = 'start'")
         write(folder / "ti_corridor.py", "whose = 'here'")
         imports.add_import_folder(tmp_path / "start")
         assert imports.import_named("ti_corridor").whose == "start"
 
     @pytest.mark.parametrize("name", ["random", "types", "wave"])
-    def test_only_who_asks_for_it_gets_a_file_with_the_name_of_a_library(self, folder, name):
+    def test_file_with_the_name_of_a_library_is_imported_only_by_import_named(self, folder, name):
         sys.modules.pop("wave", None)
         write(folder / f"{name}.py", "whose = 'mine'")
         assert imports.import_named(name).whose == "mine"
         assert not hasattr(__import__(name), "whose")
 
-    def test_stray_files_are_nobodys(self, folder):
+    def test_file_with_the_name_of_a_library_does_not_replace_it_for_a_users_module(self, folder):
         sys.modules.pop("wave", None)
         write(folder / "wave.py", "1 / 0")
         write(folder / "ti_mine.py", "import wave")
         assert imports.import_named("ti_mine").wave.__file__ != str(folder / "wave.py")
 
-    def test_a_package_comes_first_too(self, folder, tmp_path):
+    def test_package_in_the_current_folder_is_found_first(self, folder, tmp_path):
         sys.path.insert(0, str(tmp_path / "product"))
         write(tmp_path / "product" / "ti_pack" / "__init__.py", "")
         write(folder / "ti_pack" / "__init__.py", "from . import other")
@@ -157,27 +157,27 @@ class TestNames:
         assert imports.import_named("ti_pack.env").whose == "mine"
         assert sys.path == [*path, str(folder)]
 
-    def test_a_folder_without_init_is_one_too(self, folder):
+    def test_folder_without_init_is_a_package_too(self, folder):
         write(folder / "ti_envs" / "corridor.py", "whose = 'mine'")
         assert imports.import_named("ti_envs.corridor").whose == "mine"
 
-    def test_a_package_with_the_name_of_one_in_use_is_one_line(self, folder):
+    def test_package_with_the_name_of_a_package_in_use_is_refused(self, folder):
         write(folder / "json" / "__init__.py", "")
         with pytest.raises(ConfigError, match=r"has the name of a package in use.*rename"):
             classes.resolve("json.mine:Net")
 
-    def test_ours_stay_ours_and_are_not_said(self, folder, caplog):
+    def test_folder_named_impala_ms_does_not_replace_this_package(self, folder, caplog):
         caplog.set_level(logging.INFO)
         write(folder / "impala_ms" / "__init__.py", "1 / 0")
         assert imports.import_named("impala_ms.process") is process
         assert caplog.messages == []
 
-    def test_what_is_not_there(self):
+    def test_missing_module_is_an_import_error(self):
         with pytest.raises(ModuleNotFoundError, match="ti_nowhere"):
             imports.import_named("ti_nowhere.env")
 
 
-def test_the_folder_of_the_script_is_not_searched(tmp_path, monkeypatch):
+def test_folder_of_the_script_is_not_searched(tmp_path, monkeypatch):
     scripts, other = str(tmp_path / "scripts"), str(tmp_path)
     monkeypatch.setattr(sys, "argv", [f"{scripts}/train.py"])
     sys.path[:0] = [other, scripts]

@@ -1,4 +1,4 @@
-"""MindSpore without the parts that are not used; each case in a process of its own."""
+"""MindSpore without its unused parts; each case in a process of its own."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ ms = import_mindspore()
 
 
 def run(code):
-    """What a program prints that has imported MindSpore through ``lean``."""
+    """The words that a program prints which imports MindSpore through ``lean``."""
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + code], capture_output=True, text=True, timeout=120
     )
@@ -24,15 +24,15 @@ def run(code):
     return done.stdout.split()
 
 
-def test_unused_parts_are_not_imported():
+def test_import_leaves_out_unused_parts():
     loaded = set(run("print(*sys.modules)"))
     assert {"mindspore", "mindspore.nn", "mindspore.ops"} <= loaded
     for unused in lean.UNUSED:
         assert not [m for m in loaded if m == unused or m.startswith(f"{unused}.")]
 
 
-def test_nor_are_they_by_what_a_rank_does():
-    """Networks, compiled steps, checkpoints."""
+def test_modules_of_a_rank_do_not_import_unused_parts():
+    """These are networks, compiled steps and checkpoints."""
     loaded = run(
         "set_seed(1)\n"
         "from impala_ms import checkpoint, compat\n"
@@ -44,7 +44,7 @@ def test_nor_are_they_by_what_a_rank_does():
     assert not [m for m in loaded if m.startswith("mindspore.dataset")]
 
 
-def test_who_wants_them_gets_the_real_ones():
+def test_later_import_gives_the_real_module():
     code = """
 import mindspore.dataset as dataset
 data = dataset.NumpySlicesDataset([3, 1, 2], shuffle=False)
@@ -53,8 +53,8 @@ print(dataset.__file__ is not None, *[int(row[0].asnumpy()) for row in data])
     assert run(code) == ["True", "3", "1", "2"]
 
 
-def test_a_stand_in_that_mindspore_holds_becomes_real_when_it_is_used():
-    """This metric computes with scipy.ndimage, which MindSpore had imported as a stand-in."""
+def test_stand_in_that_mindspore_holds_works_when_it_is_used():
+    """This metric uses scipy.ndimage, for which MindSpore holds a stand-in."""
     code = """
 import numpy as np
 from mindspore.train import HausdorffDistance
@@ -69,7 +69,7 @@ print(float(metric.eval()))
     assert run(code) == ["2.0"]
 
 
-def test_an_import_before_is_left_as_it_is():
+def test_module_imported_before_stays():
     code = """
 import scipy.ndimage
 print(scipy.ndimage.gaussian_filter([0.0, 1.0, 0.0], 1.0).shape)
@@ -85,7 +85,7 @@ print(scipy.ndimage.gaussian_filter([0.0, 1.0, 0.0], 1.0).shape)
 
 
 @pytest.mark.parametrize("seeds", [(5, 5), (5, 6)])
-def test_seeds_of_initial_weights(seeds):
+def test_first_weights_depend_only_on_the_seed(seeds):
     code = f"""
 import hashlib
 from impala_ms.agents.network import ActorCriticPolicy
@@ -101,7 +101,7 @@ for seed in {seeds}:
     assert (first == second) == (seeds[0] == seeds[1])
 
 
-def test_seeds_are_mindspores_own():
-    """Operators and NumPy get what ``mindspore.set_seed`` would have given them."""
+def test_set_seed_seeds_like_mindspore():
+    """Operators and NumPy get the same seeds as from ``mindspore.set_seed``."""
     code = "import numpy as np\n{}.set_seed(5)\nprint(ms.get_seed(), np.random.rand())"
     assert run(code.format("ms")) == run("import impala_ms.lean as lean\n" + code.format("lean"))

@@ -1,4 +1,4 @@
-"""The log of a rank survives what a user's code does to logging."""
+"""The log of a rank survives a user's changes of logging."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ logging.getLogger("users.own").info("theirs")
         ("logging.config.dictConfig({'version': 1})", True),
     ],
 )
-def test_the_log_goes_on_whatever_user_code_does_to_logging(act, theirs):
+def test_log_of_the_package_survives_changes_of_logging(act, theirs):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(act=act)], capture_output=True, text=True, check=True
     )

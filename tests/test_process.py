@@ -1,4 +1,4 @@
-"""One rank without the others: its status, its exit code, and scripts started by hand."""
+"""One rank alone: its status and its exit code; scripts that are started by hand."""
 
 import io
 import json
@@ -24,7 +24,7 @@ TRAIN = ROOT / "example" / "impala" / "train.py"
 
 
 class FakeSession:
-    """What an algorithm's session must have; ``fails`` names the methods that raise."""
+    """A session for tests; ``fails`` names the methods that raise."""
 
     fails = ()
     answered = True
@@ -101,7 +101,7 @@ def status(tmp_path):
 
 
 class TestRank:
-    def test_in_good_order(self, be_rank, status):
+    def test_finished_rank_writes_its_status_and_closes(self, be_rank, status):
         rank = be_rank()
         assert rank.code == 0
         assert status() == {
@@ -114,11 +114,11 @@ class TestRank:
         assert rank.session.closed == 1
         assert rank.transport.ended == "close"
 
-    def test_stopped_by_the_user(self, be_rank, status):
+    def test_rank_stopped_by_the_user_has_the_state_stopped(self, be_rank, status):
         assert be_rank(stop_requested=True).code == 0
         assert (status()["state"], status()["exit_code"]) == ("stopped", 0)
 
-    def test_a_failure_is_told_in_one_line_and_logged_with_its_traceback(
+    def test_failure_is_one_line_in_the_status_and_a_traceback_in_the_log(
         self, be_rank, status, caplog
     ):
         rank = be_rank(fails=["run"])
@@ -133,7 +133,7 @@ class TestRank:
 
     @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
     @pytest.mark.parametrize("rank", [0, 1])
-    def test_no_exception_of_a_users_code_leaves_the_others_waiting(self, be_rank, rank, error):
+    def test_any_exception_ends_the_rank_with_a_report(self, be_rank, rank, error):
         done = be_rank(rank, fails=["run"], error=error)
         assert done.code == 1
         assert done.session.closed == 1
@@ -141,17 +141,17 @@ class TestRank:
         if rank:
             assert "trouble in run" in done.session.reported
 
-    def test_a_report_that_fails_still_ends_the_rank(self, be_rank):
+    def test_failed_report_still_ends_the_rank(self, be_rank):
         done = be_rank(1, fails=["run"], report=lambda self, reason: 1 / 0)
         assert (done.code, done.transport.ended) == (1, "close")
 
-    def test_a_status_that_cannot_be_written_is_said(self, be_rank, tmp_path):
+    def test_status_that_cannot_be_written_is_an_error_on_the_console(self, be_rank, tmp_path):
         (tmp_path / "status.tmp").mkdir()
         done = be_rank()
         assert done.code == 1
         assert f"failed: {tmp_path}/status.json cannot be written: Is a directory\n" in done.said
 
-    def test_the_session_cannot_be_made(self, be_rank, status):
+    def test_session_that_cannot_be_made_is_a_failure(self, be_rank, status):
         rank = be_rank(fails=["__init__"])
         assert rank.code == 1
         assert status() == {
@@ -160,67 +160,67 @@ class TestRank:
             "message": "ValueError: trouble in __init__ of the fake",
         }
 
-    def test_closing_fails(self, be_rank, status):
+    def test_failed_close_is_a_failure(self, be_rank, status):
         assert be_rank(fails=["close"]).code == 1
         assert status()["message"] == "ValueError: trouble in close of the fake"
 
-    def test_the_first_failure_is_the_reason(self, be_rank, status):
+    def test_first_failure_is_the_reason(self, be_rank, status):
         assert be_rank(fails=["run", "close"]).code == 1
         assert status()["message"] == "ValueError: trouble in run of the fake"
 
-    def test_ranks_that_do_not_answer_are_ended(self, be_rank):
+    def test_abort_ends_ranks_that_do_not_answer(self, be_rank):
         assert be_rank(answered=False).transport.ended == ("abort", 0)
 
-    def test_an_actor_reports_its_failure_and_writes_no_status(self, be_rank, tmp_path):
+    def test_actor_reports_its_failure_and_writes_no_status(self, be_rank, tmp_path):
         rank = be_rank(rank=1, fails=["run"])
         assert rank.code == 1
         assert rank.session.reported == "ValueError: trouble in run of the fake"
         assert not (tmp_path / "status.json").exists()
 
-    def test_the_status_appears_whole(self, be_rank, tmp_path):
+    def test_status_is_written_without_leaving_other_files(self, be_rank, tmp_path):
         be_rank()
         assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
 class TestExplain:
-    def test_messages_of_this_package_stand_for_themselves(self):
+    def test_error_of_this_package_is_explained_by_its_text_alone(self):
         error = ConfigError("a is 1; it must be 2")
         assert process.explain(error) == "a is 1; it must be 2"
 
-    def test_those_of_others_have_their_class(self):
+    def test_other_errors_are_explained_with_their_class(self):
         assert process.explain(KeyError("track")) == "KeyError: 'track'"
         assert process.explain(ZeroDivisionError()) == "ZeroDivisionError"
 
-    def test_a_long_text_is_cut(self):
-        """It goes to the learner in a buffer of fixed size."""
+    def test_long_text_is_cut(self):
+        """It is sent to the learner in a buffer of fixed size."""
         line = process.explain(ValueError("é" * 400_000))
         assert line.startswith("ValueError: ééé")
         assert line.endswith("é …")
         assert len(line) == errors.LONGEST + 2
 
-    def test_where_it_came_from_is_always_there(self):
+    def test_notes_are_kept_after_a_long_text(self):
         error = ValueError("x" * 400_000)
         errors.add_note(error, "in step 7,\nenvironment 3")
         assert process.explain(error).endswith(" x … in step 7, environment 3"[3:])
 
-    def test_an_exception_without_a_text_of_its_own(self):
+    def test_exception_whose_str_fails_is_explained_by_its_class(self):
         class Mute(Exception):
             def __str__(self):
                 raise RuntimeError("in str")
 
         assert "Mute" in process.explain(Mute())
 
-    def test_a_syntax_error_has_no_caret(self):
+    def test_syntax_error_is_explained_in_one_line(self):
         with pytest.raises(SyntaxError) as caught:
             compile("a b", "mine.py", "exec")
         line = process.explain(caught.value)
         assert re.fullmatch(r"SyntaxError: invalid syntax.* \(mine\.py, line 1\)", line)
 
-    def test_sys_exit_is_named(self):
+    def test_sys_exit_is_explained_with_its_code(self):
         said = process.explain(SystemExit(3))
         assert said == "it called sys.exit(3)"
 
-    def test_whatever_its_class_does(self):
+    def test_exception_whose_methods_all_fail_is_explained(self):
         class Broken(Exception):
             def __getattribute__(self, name):
                 raise RuntimeError(name)
@@ -240,23 +240,23 @@ class TestThreads:
         monkeypatch.setattr(cpus, "usable_cores", lambda: 8)
         return configuration.load("impala", ["--set", "trainer.actor_threads=2"], 4)
 
-    def test_the_learner_has_what_the_actors_leave(self, config):
+    def test_learner_gets_the_cores_that_the_actors_leave(self, config):
         assert process.threads_of(config, 0) == 8 - 3 * 2
         assert process.threads_of(config, 1) == 2
 
     @pytest.mark.parametrize(("ranks", "threads"), [(1, 8), (2, 6), (4, 2)])
-    def test_actors_of_other_hosts_take_no_core_of_the_learner(
+    def test_actors_of_other_hosts_take_no_core_from_the_learner(
         self, config, monkeypatch, ranks, threads
     ):
         monkeypatch.setattr(place, "ranks_here", lambda: (0, ranks))
         assert process.threads_of(config, 0) == threads
         assert process.threads_of(config, 1) == 2
 
-    def test_the_learner_has_one_at_least(self, config, monkeypatch):
+    def test_learner_gets_at_least_one_thread(self, config, monkeypatch):
         monkeypatch.setattr(cpus, "usable_cores", lambda: 2)
         assert process.threads_of(config, 0) == 1
 
-    def test_the_learner_has_as_many_as_the_user_says(self, config):
+    def test_learner_threads_of_the_user_are_kept(self, config):
         config.learner_params["threads"] = 5
         assert process.threads_of(config, 0) == 5
 
@@ -275,32 +275,32 @@ class TestByHand:
             timeout=120,
         )
 
-    def test_a_run_in_one_process(self, tmp_path):
+    def test_run_in_one_process_finishes(self, tmp_path):
         done = self.train(tmp_path, "--total_env_steps", "1000", "--run_dir", "run")
         assert done.returncode == 0, done.stderr
         status = json.loads((tmp_path / "run" / "status.json").read_text())
         assert (status["state"], status["env_steps"] >= 1000) == ("finished", True)
         assert "Train from one actor, episode" in (tmp_path / "run" / "worker_0.txt").read_text()
 
-    def test_help(self, tmp_path):
+    def test_help_lists_options_and_writes_nothing(self, tmp_path):
         done = self.train(tmp_path, "--help")
         assert done.returncode == 0
         assert "--total_env_steps" in done.stdout
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_failure_is_told_on_the_terminal(self, tmp_path):
+    def test_failure_is_one_line_on_the_terminal(self, tmp_path):
         done = self.train(tmp_path, "--env", "CartPol-v1")
         assert done.returncode == 1
         assert done.stdout.startswith("failed: there is no environment 'CartPol-v1'")
         assert done.stdout.count("\n") == 1
 
-    def test_a_mistake(self, tmp_path):
+    def test_misspelt_option_is_refused_with_the_nearest(self, tmp_path):
         done = self.train(tmp_path, "--batch_sise", "8")
         assert done.returncode == 1
         assert done.stderr.count("\n") == 1
         assert "did you mean --batch_size?" in done.stderr
 
-    def test_several_ranks_need_the_launcher(self, tmp_path):
+    def test_several_ranks_without_the_launcher_are_refused(self, tmp_path):
         done = self.train(tmp_path, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4")
         assert done.returncode == 1
         assert done.stderr == "4 ranks are started by: bash start_standalone.sh train.py 4\n"

@@ -1,4 +1,4 @@
-"""Layout of unrolls and batches: every byte has its place, and nothing is left unwritten."""
+"""Layout of unrolls and batches: all bytes are accounted for, and no byte stays unwritten."""
 
 import threading
 import time
@@ -34,18 +34,18 @@ OTHERS = {
     "action_dtype": np.int64,
     "policy_parameters": 6,
 }
-# Two values no field holds by chance.
+# Two values that no field has by chance.
 ABSURD = (0xA5, 0x5A)
 
 
 def random_array(rng):
-    """``(shape, dtype)`` of a part of an observation."""
+    """A random ``(shape, dtype)`` for a part of an observation."""
     shape = tuple(rng.integers(1, 5, rng.integers(0, 4)).tolist())
     return shape, rng.choice(["u1", "i2", "i8", "f4", "f8"])
 
 
 def random_specs(count):
-    """Specs of all sizes, with odd ones among them."""
+    """Random specs, some with unusual sizes."""
     rng = np.random.default_rng(11)
     for _ in range(count):
         paths = [("",), ("a", "b/0", "b/1")][rng.integers(2)]
@@ -83,7 +83,7 @@ def assert_same(got, wanted):
 
 
 def numbered(spec, number):
-    """An unroll whose every field holds the number."""
+    """An unroll in which all fields hold this number."""
     _, unroll = spec.empty()
     for values in unroll.values():
         values[...] = number
@@ -91,7 +91,7 @@ def numbered(spec, number):
 
 
 class TestSpec:
-    def test_the_table(self):
+    def test_description_is_the_table_of_fields(self):
         assert TrajectorySpec(**BASE).describe() == {
             "observation": [[4, 2, 4], "<f4"],
             "action": [[3, 2], "<i4"],
@@ -107,7 +107,7 @@ class TestSpec:
             "core_state": [[2, 2], "<f4"],
         }
 
-    def test_fields_that_are_there_when_asked_for(self):
+    def test_optional_fields_are_there_when_asked_for(self):
         spec = TrajectorySpec(**(BASE | OTHERS | {"observation": {"": ((5, 6), "u1")}}))
         described = spec.describe()
         assert described["observation"] == [[7, 3, 5, 6], "|u1"]  # T = 4, k = 3
@@ -131,12 +131,12 @@ class TestSpec:
         as_list = BASE | {"observation": {"": ([4], "float32")}}
         assert TrajectorySpec(**as_list).digest() == TrajectorySpec(**BASE).digest()
 
-    def test_every_difference_is_another_digest(self):
+    def test_different_specs_have_different_digests(self):
         specs = [TrajectorySpec(**(BASE | {key: value})) for key, value in OTHERS.items()]
         digests = {spec.digest() for spec in [TrajectorySpec(**BASE), *specs]}
         assert len(digests) == 1 + len(BASE)
 
-    def test_random_layouts_round_trip(self):
+    def test_values_survive_a_message_in_random_layouts(self):
         rng = np.random.default_rng(12)
         sizes = set()
         for spec in random_specs(60):
@@ -145,7 +145,7 @@ class TestSpec:
             buffer[ALIGNMENT_BYTES:] = ABSURD[0]
             for name, values in spec.views(buffer).items():
                 values[...] = unroll[name]
-            # as bytes over a wire, into a buffer that is not aligned
+            # as in a message, into a buffer that is not aligned
             received = np.empty(spec.nbytes + 1, np.uint8)[1:]
             received[:] = np.frombuffer(buffer.tobytes(), np.uint8)
             assert_same(spec.views(received), unroll)
@@ -164,7 +164,7 @@ class TestSpec:
                 end = part.stop
             assert end <= spec.nbytes < end + ALIGNMENT_BYTES
 
-    def test_views_share_the_memory(self):
+    def test_views_share_the_memory_of_the_buffer(self):
         spec = TrajectorySpec(**BASE)
         buffer, unroll = spec.empty()
         assert not buffer[ALIGNMENT_BYTES:].any()
@@ -174,13 +174,13 @@ class TestSpec:
         assert spec.views(buffer)["env_steps"] == 9
 
     @pytest.mark.parametrize("difference", [-1, 1, -64, 64])
-    def test_a_buffer_of_another_size_is_an_error(self, difference):
+    def test_buffer_of_another_size_is_refused(self, difference):
         spec = TrajectorySpec(**BASE)
         size = spec.nbytes + difference
         with pytest.raises(ValueError, match=f"has {spec.nbytes} bytes, got {size}"):
             spec.views(np.zeros(size, np.uint8))
 
-    def test_a_header_in_which_a_bit_has_changed_is_an_error(self):
+    def test_header_with_a_changed_bit_is_refused(self):
         for spec in random_specs(20):
             buffer, _ = spec.empty()
             for bit in range(64):
@@ -190,7 +190,7 @@ class TestSpec:
                     spec.views(changed)
             spec.views(buffer)
 
-    def test_another_layout_of_the_same_size_is_an_error(self):
+    def test_another_layout_of_the_same_size_is_refused(self):
         spec = TrajectorySpec(**BASE)
         others = {"action_dtype": np.float32}, {"observation": {"": ((4,), np.int32)}}
         for change in others:
@@ -202,7 +202,7 @@ class TestSpec:
             ):
                 spec.views(buffer)
 
-    def test_a_batch_is_contiguous(self):
+    def test_batch_has_contiguous_arrays(self):
         spec = TrajectorySpec(**BASE)
         batch = spec.batch(7)
         assert batch.keys() == spec.fields.keys()
@@ -218,22 +218,24 @@ class TestNonFinite:
     def unroll(self):
         return numbered(TrajectorySpec(**BASE), 1)
 
-    def test_all_is_well(self, unroll):
+    def test_finite_unroll_has_no_problem(self, unroll):
         assert non_finite(unroll) is None
 
-    @pytest.mark.filterwarnings("error")  # they would be the last lines of the learner's log
+    @pytest.mark.filterwarnings("error")  # warnings would be the last lines of the learner's log
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     @pytest.mark.parametrize(
         ("name", "where"),
         [("reward", (2, 1)), ("observation", (3, 0, 2)), ("behaviour_logits", (0, 1, 4))],
     )
-    def test_field_step_and_environment_are_named(self, unroll, name, where, value):
+    def test_non_finite_value_is_named_with_field_step_and_environment(
+        self, unroll, name, where, value
+    ):
         unroll[name][where] = value
         step, env = where[:2]
         problem = f"{name} is {value} at step {step} of an unroll, environment {env}"
         assert non_finite(unroll) == problem
 
-    def test_steps_of_stacked_frames(self):
+    def test_step_of_a_stacked_frame_counts_from_row_0(self):
         unroll = numbered(TrajectorySpec(**(BASE | {"frame_stack": 3})), 1)
         unroll["observation"][4, 1, 0] = np.nan
         assert non_finite(unroll) == "observation is nan at step 2 of an unroll, environment 1"
@@ -241,24 +243,24 @@ class TestNonFinite:
         assert non_finite(unroll) == "observation is nan 1 steps before an unroll, environment 0"
 
     @pytest.mark.filterwarnings("error")
-    def test_infinities_that_cancel_are_found(self, unroll):
+    def test_infinities_that_cancel_in_a_sum_are_found(self, unroll):
         unroll["reward"][0, 0], unroll["reward"][2, 0] = np.inf, -np.inf
         assert non_finite(unroll) == "reward is inf at step 0 of an unroll, environment 0"
 
     @pytest.mark.filterwarnings("error")
-    def test_large_finite_values_are_well(self, unroll):
+    def test_large_finite_values_have_no_problem(self, unroll):
         unroll["behaviour_logits"][...] = np.finfo(np.float32).min
         unroll["reward"][...] = np.finfo(np.float32).max
         assert non_finite(unroll) is None
         unroll["observation"] = np.full((4, 2, 4), np.finfo(np.float32).max, np.float64)
         assert non_finite(unroll) is None
 
-    def test_a_number_that_float32_does_not_hold_is_infinite_to_the_network(self, unroll):
+    def test_number_too_large_for_float32_counts_as_infinite(self, unroll):
         unroll["observation"] = np.zeros((4, 2, 4))
         unroll["observation"][2, 1, 3] = -1e39
         assert non_finite(unroll) == "observation is inf at step 2 of an unroll, environment 1"
 
-    def test_integers_are_well(self):
+    def test_integers_have_no_problem(self):
         spec = TrajectorySpec(**(BASE | {"observation": {"": ((4,), np.uint8)}}))
         assert non_finite(numbered(spec, 1)) is None
 
@@ -270,14 +272,14 @@ class TestBatches:
 
     @staticmethod
     def make(spec, unrolls):
-        """Batches whose slots hold absurd values, another in each batch."""
+        """Batches filled with an absurd value, which is different in each."""
         batches = Batches(spec, unrolls)
         for batch, absurd in zip(batches._free, ABSURD, strict=True):
             for values in batch.values():
                 values.view(np.uint8)[...] = absurd
         return batches
 
-    def test_a_batch_holds_its_unrolls_in_order(self):
+    def test_batch_holds_its_unrolls_in_order(self):
         rng = np.random.default_rng(13)
         for spec in random_specs(20):
             unrolls = int(rng.integers(1, 5))
@@ -293,14 +295,14 @@ class TestBatches:
                 assert_same(batch, wanted)
                 batches.give_back(batch)
 
-    def test_add_copies(self, spec):
+    def test_add_copies_the_unroll(self, spec):
         batches, unroll = self.make(spec, 1), numbered(spec, 1)
         batches.add(unroll)
         for values in unroll.values():
             values[...] = 0
         assert (batches.take(0.0)["reward"] == 1).all()
 
-    def test_a_batch_that_is_not_full_cannot_be_taken(self, spec):
+    def test_take_returns_only_a_full_batch(self, spec):
         batches = self.make(spec, 3)
         assert batches.take(0.0) is None
         for _ in range(2):
@@ -323,7 +325,7 @@ class TestBatches:
             batches.add(numbered(spec, 9))
 
         first = batches.take(0.0)
-        assert not batches.has_room()  # it is being learned from
+        assert not batches.has_room()  # in use by the learner
         np.testing.assert_array_equal(first["env_steps"], [0, 1])
         batches.give_back(first)
         assert batches.has_room()
@@ -335,7 +337,7 @@ class TestBatches:
         np.testing.assert_array_equal(batches.take(0.0)["env_steps"], [4, 5])
         assert batches.completed == 3
 
-    def test_a_batch_in_use_is_not_written_to(self, spec):
+    def test_batch_in_use_is_not_written_to(self, spec):
         batches = self.make(spec, 1)
         batches.add(numbered(spec, 1))
         in_use = batches.take(0.0)
@@ -383,12 +385,12 @@ class TestBatches:
 
 
 class TestStackedFrames:
-    """The learner's stacks against the actor's, and both against frames looked up one by one."""
+    """The stacks of learner and actor, compared with frames that are looked up one by one."""
 
     K, T, E = 3, 5, 4
 
     def frames(self, rows, seed):
-        """Frames that are all different, and where episodes begin."""
+        """Frames with different values, and where episodes begin."""
         rng = np.random.default_rng(seed)
         frames = np.arange(1, rows * self.E + 1, dtype=np.uint8).reshape(rows, self.E, 1, 1)
         first = rng.random((rows, self.E)) < 0.3
@@ -396,12 +398,12 @@ class TestStackedFrames:
         return np.broadcast_to(frames, (rows, self.E, 2, 2)).copy(), first
 
     def looked_up(self, frames, first, row, env):
-        """The stack at a row: the newest frames, none from before the episode's first."""
+        """The stack at a row: the newest frames of the present episode."""
         begun = max(r for r in range(row + 1) if first[r, env])
         return [frames[max(row - age, begun), env] for age in reversed(range(self.K))]
 
     @pytest.mark.parametrize("seed", range(8))
-    def test_equal_at_every_row_and_offset_over_episodes(self, seed):
+    def test_stacks_of_learner_and_actor_are_equal_at_every_row(self, seed):
         unrolls, rows = 3, 3 * self.T + 1
         frames, first = self.frames(rows, seed)
         spec = TrajectorySpec(
@@ -412,7 +414,7 @@ class TestStackedFrames:
         batches = Batches(spec, unrolls)
         stack = np.full((self.E, self.K, 2, 2), 255, np.uint8)
         acted = []
-        for row in range(rows):  # as the actor does
+        for row in range(rows):  # as an actor does
             push_frame(stack, frames[row], first[row], stack)
             acted.append(stack.copy())
             wanted = [self.looked_up(frames, first, row, env) for env in range(self.E)]
@@ -431,7 +433,7 @@ class TestStackedFrames:
             np.testing.assert_array_equal(stacks[unroll], acted[part])
         assert first[1:].sum() > 5
 
-    def test_bytes_of_an_atari_step(self):
+    def test_atari_step_takes_at_most_8700_bytes(self):
         spec = TrajectorySpec(
             unroll_length=20,
             num_envs=16,
@@ -444,7 +446,7 @@ class TestStackedFrames:
         assert spec.nbytes / (20 * 16) < 8700
 
 
-def test_leaves_of_a_space():
+def test_leaves_have_paths_shapes_and_types():
     inner = {"type": "Discrete", "n": 3, "start": 0}
     box = {"type": "Box", "shape": [2, 2], "dtype": "uint8"}
     assert leaves(box) == {"": box}

@@ -472,7 +472,7 @@ class TestAnswers:
         group.begin_spoke(again)
         group.pump()
 
-    def test_a_new_process_gets_no_answer_to_work_of_the_one_before(self):
+    def test_restarted_spoke_gets_no_answer_to_work_of_the_process_before(self):
         group = self.group(restarts=1)
         group.send_unroll(2)
         group.pump()

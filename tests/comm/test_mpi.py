@@ -60,7 +60,7 @@ def test_messages_that_mpi_sends_in_pieces_arrive_whole(btl):
     mpi("whole_and_in_order", **SMALL_LIMITS, OMPI_MCA_btl=btl, OMPI_MCA_pml="ob1")
 
 
-def test_a_killed_actor_is_reported_while_traffic_goes_on():
+def test_killed_actor_is_reported_while_traffic_goes_on():
     mpi("a_killed_actor", survivors=[0, 1])
 
 
@@ -84,7 +84,7 @@ def test_replacements_that_do_not_start_are_given_up_and_told_to_leave():
     mpi("replacements_that_do_not_start", survivors=[0, 1, 2, 2], exit_code=None)
 
 
-def test_a_replacement_notices_a_killed_learner():
+def test_replacement_notices_a_killed_learner():
     mpi("a_learner_lost_to_a_replaced_actor", survivors=[1, 2])
 
 

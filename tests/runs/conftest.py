@@ -1,4 +1,4 @@
-"""Fixtures that start runs, and end what a failed test has left of them."""
+"""Fixtures that start runs, and end those that a failed test has left."""
 
 import pytest
 
@@ -25,5 +25,5 @@ def start(tmp_path):
 
 @pytest.fixture(scope="module")
 def start_for_all(tmp_path_factory):
-    """As ``start``, for runs that several tests look at."""
+    """Like ``start``, for runs that several tests share."""
     yield from _starter(tmp_path_factory.mktemp("runs"))

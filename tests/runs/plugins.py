@@ -1,4 +1,4 @@
-"""An environment and a trainer as users bring them along, named in the configuration."""
+"""A user's own environments, trainers and networks, named in the configuration."""
 
 import json
 import os
@@ -14,15 +14,15 @@ RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
 
 
 class TroubledEnv(CartPoleEnv):
-    """CartPole, with trouble on one rank.
+    """CartPole, with faults on one rank.
 
     Args:
-        rank: Where the trouble is.
+        rank: The rank with the faults.
         fails_in_reset: Whether ``reset`` raises.
-        fails_at_step: The step, counted from 1 since the environment was made, that raises.
-        exits_at_step: The one that calls ``sys.exit``.
-        nan_at_step: The first step that pays NaN.
-        after: Whether ``reset`` raises once there is a file ``trouble`` in the run folder.
+        fails_at_step: The step that raises, counted from 1 since the environment was made.
+        exits_at_step: The step that calls ``sys.exit``.
+        nan_at_step: The first step with the reward NaN.
+        after: Whether ``reset`` raises if there is a file ``trouble`` in the run folder.
         actions: Number of actions.
     """
 
@@ -64,7 +64,7 @@ class TroubledEnv(CartPoleEnv):
 
 
 class RecordingEnv(CartPoleEnv):
-    """CartPole that writes the seeds it is given to ``seeds_<rank>.txt`` of the run folder."""
+    """CartPole that writes its seeds to ``seeds_<rank>.txt`` in the run folder."""
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
@@ -74,7 +74,7 @@ class RecordingEnv(CartPoleEnv):
 
 
 class SlowEnv(CartPoleEnv):
-    """CartPole whose steps take their time, on one rank or on all."""
+    """CartPole with slow steps, on one rank or on all."""
 
     def __init__(self, rank=None):
         super().__init__()
@@ -92,7 +92,7 @@ gymnasium.register("Recording-v0", RecordingEnv, max_episode_steps=500)
 
 
 def slow_trainer(parts, params):
-    """The shipped trainer; an update takes a second."""
+    """Our trainer, with updates of one second."""
     from impala_ms.roles.learning import LearnerTrainer
 
     learn = parts.learner.learn
@@ -106,7 +106,7 @@ def slow_trainer(parts, params):
 
 
 def slow_learner(*arguments):
-    """The shipped learner; its step takes 12 s more to compile."""
+    """Our learner; compiling its step takes 12 s longer."""
     from impala_ms.agents.actor_critic import VTraceLearner
 
     learner = VTraceLearner(*arguments)
@@ -121,7 +121,7 @@ def slow_learner(*arguments):
 
 
 def recording_trainer(parts, params):
-    """The shipped trainer; what the learner begins with goes to ``start_<epoch>.npz``."""
+    """Our trainer; it writes the learner's first parameters to ``start_<epoch>.npz``."""
     from impala_ms.roles.learning import LearnerTrainer
 
     file = parts.process.run_dir / f"start_{parts.process.config.epoch}.npz"
@@ -130,13 +130,13 @@ def recording_trainer(parts, params):
 
 
 def __getattr__(name):
-    """``PlainPolicy``: importing it takes MindSpore, which environments must not."""
+    """``PlainPolicy`` is made here: it imports MindSpore, which environments must not do."""
     if name != "PlainPolicy":
         raise AttributeError(name)
     from impala_ms.agents.network import ActorCriticPolicy
 
     class PlainPolicy(ActorCriticPolicy):
-        """A network that knows of no memory, whatever is asked for."""
+        """A network without memory that ignores its settings."""
 
         def __init__(
             self,

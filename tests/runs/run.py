@@ -1,4 +1,4 @@
-"""A run started as users start it, and what can be seen of it from outside."""
+"""A run started as users start it, and its view from outside."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from impala_ms.metrics.sinks import read_rows
 
 LAUNCHER = (sys.executable, "-m", "impala_ms", "train")
 FOR_EVER = ("--total_env_steps", "1000000000")
-# On a busy machine the start of MindSpore alone may take ten times as long as on a quiet one.
+# On a busy machine the start of MindSpore may take ten times as long.
 PATIENCE_S = 120.0
 
 
 def command_of(pid):
-    """The command line of a process; empty once it has ended."""
+    """The command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -29,20 +29,20 @@ class Run:
     """``train.py`` under the launcher, in a folder of its own.
 
     Args:
-        folder: Where the command is given.
+        folder: Folder in which the command is given.
         ranks: N.
-        options: What follows N.
-        name: Of the run folder.
-        command: What starts SCRIPT N.
-        environment: Variables beside those of this process.
+        options: Options after N.
+        name: Name of the run folder.
+        command: Command before SCRIPT N.
+        environment: Environment variables in addition to those of this process.
     """
 
     def __init__(self, folder, ranks, *options, name="run", command=LAUNCHER, **environment):
         self.folder, self.run_dir = folder, folder / name
-        place = [] if "--resume" in options else ["--run_dir", name]
+        chosen = [] if "--resume" in options else ["--run_dir", name]
         self.began = time.monotonic()
         self.process = subprocess.Popen(
-            [*command, "train.py", str(ranks), *place, *map(str, options)],
+            [*command, "train.py", str(ranks), *chosen, *map(str, options)],
             cwd=folder,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
@@ -54,9 +54,9 @@ class Run:
         self.lines = []
 
     def wait(self, patience_s=PATIENCE_S):
-        """The exit code, once the run has ended; ``lines`` is what it printed, ``took_s`` its time.
+        """Wait for the end; return the exit code. Sets ``lines`` (its output) and ``took_s``.
 
-        Nothing of a run may be left at its end, whatever the end.
+        No process of the run may be left, however it has ended.
         """
         output, _ = self.process.communicate(timeout=patience_s)
         self.took_s, self.ended = time.monotonic() - self.began, time.time()
@@ -65,7 +65,7 @@ class Run:
         return self.process.returncode
 
     def until(self, condition):
-        """Wait until a function returns something true; returns that."""
+        """Wait until a function returns a true value; return that value."""
         deadline = time.monotonic() + PATIENCE_S
         while not (result := condition()):
             assert self.process.poll() is None, self.process.communicate()
@@ -78,23 +78,23 @@ class Run:
         self.until(lambda: len(self.rows()) > 1)
 
     def stop(self, number=signal.SIGINT):
-        """Send the launcher a signal; returns exit code and seconds until all was over."""
+        """Send the launcher a signal; return the exit code and the seconds until the end."""
         sent = time.monotonic()
         self.process.send_signal(number)
         return self.wait(), time.monotonic() - sent
 
     def kill(self, rank):
-        """Kill one rank; returns its process id."""
+        """Kill one rank; return its process id."""
         pid = self.ranks()[rank]
         os.kill(pid, signal.SIGKILL)
         return pid
 
     def replacements(self):
-        """Processes that were started in the place of a lost actor."""
+        """Process ids of replacements of lost actors."""
         return [pid for pid, _ in self.processes() if "--in-place-of" in command_of(pid)]
 
     def processes(self):
-        """The processes of this run that live: ``[(pid, {environment variable: value})]``."""
+        """The living processes of this run: ``[(pid, {environment variable: value})]``."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -107,41 +107,41 @@ class Run:
         return found
 
     def ranks(self):
-        """``{rank: pid}`` of those that MPI has started and that live."""
+        """``{rank: pid}`` of living processes that MPI has started."""
         found = {}
         for pid, environment in self.processes():
             rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK"))  # MPICH's
             if rank is None:
                 continue
-            # One that was started later is for MPI rank 0 of another job.
-            place = re.search(r'"OMPI_COMM_WORLD_RANK": "(\d+)"', command_of(pid))
-            found[int(place[1] if place else rank)] = pid
+            # For MPI, a replacement is rank 0 of another job.
+            replaced = re.search(r'"OMPI_COMM_WORLD_RANK": "(\d+)"', command_of(pid))
+            found[int(replaced[1] if replaced else rank)] = pid
         return found
 
     def end(self):
-        """Kill what is left of it."""
+        """Kill all processes that are left."""
         self.process.kill()
         self.process.communicate()
         for pid, _ in self.processes():
             os.kill(pid, signal.SIGKILL)
 
     def line(self, text):
-        """The printed line that holds a text."""
+        """The last printed line that contains a text."""
         found = [line for line in self.lines if text in line]
         assert found, (text, self.lines)
         return found[-1]
 
     def log(self, rank):
-        """Text of ``worker_<rank>.txt``; empty while there is none."""
+        """Text of ``worker_<rank>.txt``; empty if there is no such file yet."""
         file = self.run_dir / f"worker_{rank}.txt"
         return file.read_text() if file.exists() else ""
 
     def json(self, name):
-        """Content of a JSON file of the run folder."""
+        """Content of a JSON file in the run folder."""
         return json.loads((self.run_dir / name).read_text())
 
     def rows(self):
-        """Complete rows of ``metrics.csv``: ``[{column: number, or None where it is empty}]``."""
+        """Complete rows of ``metrics.csv``: ``[{column: number, or None if empty}]``."""
         file = self.run_dir / "metrics.csv"
         return read_rows(file) if file.exists() else []
 

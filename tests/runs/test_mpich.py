@@ -1,4 +1,4 @@
-"""MPICH instead of Open MPI, named by IMPALA_MS_MPIRUN: runs, stops, and ends when a rank does."""
+"""MPICH instead of Open MPI, set by IMPALA_MS_MPIRUN: a run, a stop, a killed rank."""
 
 import signal
 import subprocess
@@ -23,16 +23,16 @@ WHEEL = "mpich==5.0.2"
 
 @pytest.fixture(scope="module")
 def mpirun(tmp_path_factory):
-    """Of MPICH, in a folder of its own: in Python's it would take the place of Open MPI's."""
+    """MPICH's mpirun in a folder of its own: in Python's folder it would overwrite Open MPI's."""
     folder = tmp_path_factory.mktemp("mpich")
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed"]
     subprocess.run([*install, "--prefix", folder, WHEEL], check=True)
-    (folder / "link").symlink_to(folder / "bin" / "mpirun")  # such as those of Debian
+    (folder / "link").symlink_to(folder / "bin" / "mpirun")  # Debian has such links
     return folder / "link"
 
 
 @pytest.mark.slow
-def test_training_to_the_end(start, mpirun):
+def test_run_with_mpich_finishes(start, mpirun):
     run = start(3, "--total_env_steps", 4000, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
     assert "libmpi.so.12" in mapped(run.ranks()[1])  # Open MPI's is libmpi.so.40
@@ -43,13 +43,13 @@ def test_training_to_the_end(start, mpirun):
 
 
 def mapped(pid):
-    """What a process has in its memory."""
+    """The files that a process has mapped."""
     with open(f"/proc/{pid}/maps") as file:
         return file.read()
 
 
 @pytest.mark.slow
-def test_rounds(start, mpirun):
+def test_synchronous_run_with_mpich_has_no_lag(start, mpirun):
     run = start(
         *[3, "--total_env_steps", 4000, "--synchronous", "true", "--num_envs", 8],
         *["--batch_size", 16],
@@ -60,7 +60,7 @@ def test_rounds(start, mpirun):
 
 
 @pytest.mark.slow
-def test_control_c(start, mpirun):
+def test_ctrl_c_with_mpich_leaves_a_checkpoint(start, mpirun):
     run = start(3, *FOR_EVER, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
     code, took_s = run.stop(signal.SIGINT)
@@ -71,7 +71,7 @@ def test_control_c(start, mpirun):
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
-def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
+def test_killed_rank_with_mpich_ends_the_run_with_one_line(start, mpirun, rank):
     run = start(3, *FOR_EVER, IMPALA_MS_MPIRUN=str(mpirun))
     run.until_training()
     run.kill(rank)
@@ -83,8 +83,8 @@ def test_a_killed_rank_ends_the_run_with_one_line(start, mpirun, rank):
 
 
 @pytest.mark.slow
-def test_an_actor_that_raises_while_the_learner_compiles(start, mpirun):
-    """It must be heard before it ends, which would end all others without a word."""
+def test_exception_in_an_actor_with_mpich_is_reported_while_the_learner_compiles(start, mpirun):
+    """Its report must arrive before it ends, since its end would end all ranks at once."""
     options = FOR_EVER + FAILS_WHILE_THE_LEARNER_COMPILES
     run = start(2, *options, IMPALA_MS_MPIRUN=str(mpirun))
     run.wait()
@@ -93,14 +93,14 @@ def test_an_actor_that_raises_while_the_learner_compiles(start, mpirun):
 
 
 @pytest.mark.slow
-def test_the_doctor_knows_it(mpirun, monkeypatch):
+def test_doctor_names_mpich(mpirun, monkeypatch):
     monkeypatch.setenv("IMPALA_MS_MPIRUN", str(mpirun))
     talked, tolerance = doctor.mpi()
     assert (talked.state, tolerance.state) == (doctor.OK, doctor.OPTIONAL)
     assert f"MPICH ({mpirun.resolve()}), 2 ranks started" in talked.what
 
 
-def test_no_hostfile(mpirun, monkeypatch, tmp_path):
+def test_hostfile_with_mpich_is_refused(mpirun, monkeypatch, tmp_path):
     monkeypatch.setenv("IMPALA_MS_MPIRUN", str(mpirun))
     with pytest.raises(ConfigError, match=r"--hostfile needs Open MPI, and .*/mpirun is MPICH's"):
         rank_command(tmp_path / "train.py", 2, tmp_path / "hosts")

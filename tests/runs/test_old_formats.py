@@ -1,4 +1,4 @@
-"""A run that an earlier version wrote is read, evaluated and resumed.
+"""A run of an earlier version is read, evaluated and resumed.
 
 ``tests/data`` has a small run of each format of ``config.json`` before this one.
 """
@@ -30,7 +30,7 @@ def old(request, tmp_path):
     return folder
 
 
-def test_an_old_run_has_its_values_and_the_classes_of_today(old):
+def test_old_run_is_read_with_its_values_and_the_present_classes(old):
     scales = json.loads((old / "config.json").read_text())["collect_env_params"].get(
         "scale_actions"
     )
@@ -44,16 +44,16 @@ def test_an_old_run_has_its_values_and_the_classes_of_today(old):
         for name, part in defaults.algorithm_config.items():
             assert loaded.algorithm_config[name]["type"] == part["type"], name
         assert [place.role for place in loaded.places] == ["learner", "actor"]
-    assert "changed" not in loaded.summary()  # not by settings that there were not yet
+    assert "changed" not in loaded.summary()  # settings that did not exist do not count as changed
 
 
-def test_an_old_run_is_evaluated(old):
+def test_old_run_is_evaluated(old):
     done = evaluate(old, "--episodes", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("return ")
 
 
-def test_an_old_run_is_resumed(old, start):
+def test_old_run_is_resumed(old, start):
     rows = read_rows(old / "metrics.csv")
     run = start(1, "--resume", "run", "--total_env_steps", "4000")
     assert run.wait() == 0, run.lines

@@ -1,4 +1,4 @@
-"""``--resume``: the same learner, the same files, new episodes."""
+"""``--resume``: the same learner and files, but new episodes."""
 
 import shutil
 
@@ -16,7 +16,7 @@ STEPS = 6000
 
 @pytest.fixture(scope="module")
 def finished(start_for_all):
-    """A finished run with an environment and a trainer of the user's own."""
+    """A finished run with a user's own environment and trainer."""
     run = start_for_all(
         *[
             RANKS,
@@ -38,13 +38,13 @@ def finished(start_for_all):
 
 @pytest.fixture
 def copy(finished, tmp_path):
-    """A copy of that run's folder, to be resumed."""
+    """A copy of that run's folder."""
     return shutil.copytree(finished.run_dir, tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
 def resumed(finished, start_for_all):
-    """The run again, with twice the steps."""
+    """The run, resumed with twice the steps."""
     folder = finished.folder / "resumed"
     shutil.copytree(finished.run_dir, folder)
     folder.joinpath("snapshots", "update_000099999.npz").touch()  # later than the checkpoint
@@ -61,18 +61,18 @@ def seeds(run, rank):
 
 @pytest.mark.mpi
 class TestResumed:
-    def test_the_learner_begins_with_what_was_saved_bit_for_bit(self, finished, resumed):
+    def test_learner_begins_with_the_saved_parameters_bit_for_bit(self, finished, resumed):
         saved, _ = checkpoint.load(finished.json("status.json")["checkpoint"])
         began = np.load(resumed.run_dir / "start_1.npz")
         assert set(saved) == set(began.files)
-        assert len(saved) > 10  # weights and the optimiser's state
+        assert len(saved) > 10  # weights and state of the optimiser
         for name, values in saved.items():
             assert began[name].dtype == values.dtype
             assert began[name].tobytes() == values.tobytes(), name
         fresh = np.load(resumed.run_dir / "start_0.npz")
         assert any(fresh[name].tobytes() != began[name].tobytes() for name in began.files)
 
-    def test_metrics_go_on(self, finished, resumed):
+    def test_metrics_continue_after_the_last_row(self, finished, resumed):
         before, rows = finished.rows(), resumed.rows()
         assert rows[: len(before)] == before
         assert len(rows) > len(before)
@@ -82,7 +82,7 @@ class TestResumed:
         assert rows[len(before)]["updates"] == before[-1]["updates"] + 1
         assert rows[-1]["env_steps"] >= 2 * STEPS
 
-    def test_snapshots_go_on_without_those_after_the_checkpoint(self, finished, resumed):
+    def test_snapshots_continue_without_those_after_the_checkpoint(self, finished, resumed):
         before, now = (snapshots.listing(run.run_dir) for run in (finished, resumed))
         assert 1 < len(before) < len(now)
         assert [path.name for path in now[: len(before)]] == [path.name for path in before]
@@ -91,29 +91,29 @@ class TestResumed:
         assert [one.updates for one in taken] == list(map(snapshots.updates_of, now))
         assert taken[-1].updates == resumed.json("status.json")["updates"] < 99999
 
-    def test_the_rate_does_not_count_what_was_before(self, finished, resumed):
+    def test_first_rate_counts_only_new_steps(self, finished, resumed):
         first = resumed.rows()[len(finished.rows())]
         steps = first["env_steps"] - finished.rows()[-1]["env_steps"]
         assert 0 < steps <= 2 * 4 * 10
         assert first["updates_per_s"] * steps == pytest.approx(first["env_steps_per_s"], rel=0.01)
 
-    def test_configurations_and_logs_of_both_are_kept(self, resumed):
+    def test_both_configurations_and_logs_are_kept(self, resumed):
         first, now = resumed.json("config.1.json"), resumed.json("config.json")
         assert first["trainer_params"]["total_env_steps"] == STEPS
         assert now["trainer_params"]["total_env_steps"] == 2 * STEPS
         assert resumed.log(0).count("learner step compiled") == 2
 
-    def test_every_environment_has_a_seed_of_its_own_and_a_new_one(self, resumed):
+    def test_all_environments_of_both_runs_have_different_seeds(self, resumed):
         given = [seed for rank in (1, 2) for seed in seeds(resumed, rank)]
         assert len(given) == 2 * 2 * 4  # ranks, epochs, environments
         assert len(set(given)) == len(given)
 
-    def test_the_learner_makes_no_environment(self, resumed):
+    def test_learner_makes_no_environment(self, resumed):
         assert not (resumed.run_dir / "seeds_0.txt").exists()
 
 
 @pytest.mark.mpi
-def test_a_finished_run_has_nothing_to_do(finished, copy, start):
+def test_resume_of_a_finished_run_has_nothing_to_do(finished, copy, start):
     run = start(RANKS, "--resume", "run")
     assert run.wait() == 0, run.lines
     assert run.rows() == finished.rows()
@@ -125,7 +125,7 @@ def test_a_finished_run_has_nothing_to_do(finished, copy, start):
     assert run.line("evaluate").endswith("-m impala_ms evaluate run")
 
 
-def test_a_run_that_still_goes_on(start):
+def test_resume_of_a_running_run_is_refused(start):
     run = start(1, *FOR_EVER, "--checkpoint_interval_s", "0.1")
     run.until(run.checkpoints)
     other = start(1, "--resume", "run").process
@@ -135,8 +135,8 @@ def test_a_run_that_still_goes_on(start):
     assert run.stop()[0] == 130
 
 
-def test_a_checkpoint_cut_short_is_passed_over(finished, copy, start):
-    """With N = 1: another number of actors may go on with a run."""
+def test_resume_skips_a_damaged_checkpoint(finished, copy, start):
+    """With N = 1, since a run may be resumed with another number of actors."""
     newest, before = checkpoint.listing(copy / "checkpoints")[:2]
     newest.write_bytes(newest.read_bytes()[:-100])
     _, state = checkpoint.load(before)
@@ -145,12 +145,12 @@ def test_a_checkpoint_cut_short_is_passed_over(finished, copy, start):
     assert f"resumed from {before}" in run.log(0)
     assert f"cannot read the checkpoint {newest}" in run.log(0)
     updates = [row["updates"] for row in run.rows()]
-    assert updates == sorted(set(updates))  # rows after that checkpoint were made again
+    assert updates == sorted(set(updates))  # rows after that checkpoint are replaced
     assert state["totals"]["updates"] + 1 in updates
 
 
-def test_another_network(copy, start):
-    """It is found by the ranks: the finished run stays as it was, and can be resumed."""
+def test_resume_with_another_network_is_refused_and_changes_nothing(copy, start):
+    """The ranks notice it; the finished run is unchanged and can still be resumed."""
     before = {
         path: path.read_bytes()
         for path in copy.rglob("*")
@@ -168,7 +168,7 @@ def test_another_network(copy, start):
     assert not list(copy.glob("*.next.json"))
 
 
-def test_a_copy_goes_on_and_the_run_stays_as_it_was(copy, start):
+def test_resume_into_another_folder_leaves_the_run_unchanged(copy, start):
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     run = start(
         *(1, "--resume", "run", "--run_dir", "fork", "--total_env_steps", STEPS + 500),
@@ -185,9 +185,9 @@ def test_a_copy_goes_on_and_the_run_stays_as_it_was(copy, start):
 
 
 class TestInitFrom:
-    """A new run with the weights of another."""
+    """``--init_from``: a new run with the weights of another."""
 
-    def test_weights_are_those_of_the_checkpoint_and_counters_begin_at_0(self, copy, start):
+    def test_new_run_has_the_weights_of_the_checkpoint_and_counts_from_0(self, copy, start):
         run = start(
             *(1, "--init_from", "run", "--total_env_steps", "500", "--num_envs", "4"),
             *("--batch_size", "4", "--set", f"trainer.type={OWN}:recording_trainer"),
@@ -205,7 +205,7 @@ class TestInitFrom:
         assert not {name for name in others if "moment" in name}  # the optimiser is new
         assert run.rows()[-1]["updates"] < 20
 
-    def test_a_checkpoint_of_another_network(self, copy, start):
+    def test_init_from_another_network_is_refused(self, copy, start):
         newest = checkpoint.listing(copy / "checkpoints")[0]
         run = start(1, "--init_from", newest, "--hidden_sizes", "[8]", name="new")
         assert run.wait() == 1

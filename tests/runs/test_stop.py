@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at every stage: all ranks gone in ten seconds, one final checkpoint."""
+"""Ctrl-C and SIGTERM at every stage: all ranks end within ten seconds, with one checkpoint."""
 
 import os
 import signal
@@ -14,28 +14,28 @@ OVER_S = 10.0
 SYNCHRONOUS = ("--synchronous", "true", "--num_envs", "8", "--batch_size", "16")
 
 INT, TERM = (signal.SIGINT, 130), (signal.SIGTERM, 143)
-# a run each takes ten seconds, and there are many phases
+# each run takes ten seconds, and there are many stages
 one = pytest.mark.parametrize(
     ("number", "code"), [INT, pytest.param(*TERM, marks=pytest.mark.slow)], ids=["INT", "TERM"]
 )
 
 
 @one
-def test_while_the_ranks_are_started(start, number, code):
+def test_stop_while_the_ranks_start_leaves_no_checkpoint(start, number, code):
     run = start(3, *FOR_EVER)
     run.until(lambda: len(run.ranks()) == 3)
     assert_stopped_before_training(run, number, code)
 
 
 @one
-def test_while_the_actors_wait_for_the_first_weights(start, number, code):
+def test_stop_before_the_first_weights_leaves_no_checkpoint(start, number, code):
     run = start(3, *FOR_EVER)
     run.until(lambda: "unrolls of" in run.log(1))
     assert_stopped_before_training(run, number, code)
 
 
 @one
-def test_while_a_lost_actor_is_started_again(start, number, code):
+def test_stop_during_a_restart_leaves_a_checkpoint(start, number, code):
     run = start(3, *FOR_EVER)
     run.until_training()
     run.kill(2)
@@ -44,8 +44,8 @@ def test_while_a_lost_actor_is_started_again(start, number, code):
 
 
 @pytest.mark.slow
-def test_while_a_process_that_was_killed_at_its_start_is_waited_for(start):
-    """MPI does not return from starting it; the run must still end, and say what it has."""
+def test_stop_while_a_replacement_never_starts_leaves_a_checkpoint(start):
+    """MPI_Comm_spawn does not return; the run must still end and name its checkpoint."""
     run = start(2, *FOR_EVER)
     run.until_training()
     run.kill(1)
@@ -55,7 +55,7 @@ def test_while_a_process_that_was_killed_at_its_start_is_waited_for(start):
 
 
 @one
-def test_while_an_actor_evaluates(start, number, code):
+def test_stop_during_an_evaluation_leaves_a_checkpoint(start, number, code):
     run = start(3, *FOR_EVER, "--eval_interval_updates", 20, "--eval_episodes", 1000)
     run.until(lambda: "Evaluating" in run.log(1))
     assert_stopped_with_a_checkpoint(run, number, code)
@@ -75,7 +75,7 @@ def assert_stopped_before_training(run, number, code):
     assert (returned, run.rows(), run.checkpoints()) == (code, [], []), run.lines
     assert took_s < OVER_S
     assert run.line("stopped")
-    assert not any("go on with" in line for line in run.lines)  # there is nothing to go on with
+    assert not any("go on with" in line for line in run.lines)  # there is no checkpoint
     assert "Traceback" not in "".join(run.log(rank) for rank in range(3))
 
 
@@ -88,10 +88,12 @@ def assert_stopped_before_training(run, number, code):
     ],
     ids=["alone", "asynchronous", "synchronous"],
 )
-def test_while_training(start, ranks, options, number, code):
+def test_stop_during_training_leaves_the_last_update_in_a_checkpoint(
+    start, ranks, options, number, code
+):
     run = start(ranks, *FOR_EVER, *options)
     run.until_training()
-    assert run.checkpoints() == []  # none is due yet
+    assert run.checkpoints() == []  # no checkpoint is due yet
     returned, took_s = run.stop(number)
     assert returned == code, run.lines
     assert took_s < OVER_S

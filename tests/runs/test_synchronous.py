@@ -1,4 +1,4 @@
-"""Equal seeds give equal weights, bit for bit, when nothing depends on time."""
+"""Synchronous runs with equal seeds have equal weights, bit for bit."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def runs(request, start_for_all):
 
 @pytest.fixture(scope="module")
 def weights(runs):
-    """Of the last checkpoint of each, ``{name: bytes}``."""
+    """The last checkpoint of each run, ``{name: bytes}``."""
     return [
         {
             name: values.tobytes()
@@ -45,7 +45,7 @@ def weights(runs):
     ]
 
 
-def test_one_seed_gives_the_same_weights(runs, weights):
+def test_equal_seeds_give_equal_weights(runs, weights):
     assert weights[0] == weights[1]
     assert len(weights[0]) > 10
     updates = {run.json("status.json")["updates"] for run in runs[:2]}
@@ -53,13 +53,13 @@ def test_one_seed_gives_the_same_weights(runs, weights):
     assert updates.pop() > 50
 
 
-def test_another_seed_gives_others(weights):
+def test_another_seed_gives_other_weights(weights):
     assert set(weights[0]) == set(weights[2])
     head = next(name for name in weights[0] if name.endswith("policy_head.weight"))
     assert weights[0][head] != weights[2][head]
 
 
-def test_no_data_is_old(runs):
+def test_policy_lag_is_always_0(runs):
     for run in runs:
         assert len(run.rows()) > 1
         assert {row["policy_lag_max"] for row in run.rows()} == {0}
@@ -67,7 +67,7 @@ def test_no_data_is_old(runs):
         assert {row["env_steps_dropped"] for row in run.rows()} == {0}
 
 
-def test_the_first_weights_are_drawn_from_the_seed(runs):
+def test_first_weights_depend_on_the_seed(runs):
     first, same, other = (
         np.load(run.run_dir / "start_0.npz")["policy_head.weight"].tobytes() for run in runs
     )

@@ -1,4 +1,4 @@
-"""An actor keeps to one core, however many there are (or more, where ``actor_threads`` says so)."""
+"""An actor keeps to ``actor_threads`` cores, by default one."""
 
 import time
 
@@ -8,13 +8,13 @@ import pytest
 from tests.runs.run import FOR_EVER
 
 SECONDS = 4.0
-USED = 1.15  # of a core: the exchange with the learner is in it
+USED = 1.15  # cores, including the exchange with the learner
 
 
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.skipif(psutil.cpu_count() < 2, reason="needs two cores: with one there is no choice")
-def test_an_actor_uses_one_core(start):
+def test_actor_uses_one_core(start):
     run = start(2, *FOR_EVER)
     run.until_training()
     actor = psutil.Process(run.ranks()[1])
