@@ -33,6 +33,7 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(tmp_path):
     ("others", "labels"),
     [
         ([{}], ["impala"]),
+        ([{"settings": {"trainer.snapshot_interval_s": 2.0}}], ["impala"]),  # learns the same
         ([{"algorithm": "a3c"}], ["impala", "a3c"]),
         ([{"ranks": 5}], ["impala N=3", "impala N=5"]),
         # what two algorithms differ in says their name

@@ -7,6 +7,7 @@ import pytest
 
 from impala_ms import compat, seeds
 from impala_ms.agents import actor as module
+from impala_ms.agents import build
 from impala_ms.agents.actor import PolicyActor
 from impala_ms.agents.evaluation import evaluate
 from impala_ms.agents.network import ActorCriticPolicy
@@ -298,6 +299,21 @@ class TestEvaluate:
         assert len(set(np.ravel(of_environments))) == 6 * 8
         actions = [seeds.of_actions(1, 0, number, 0) for number in numbers]
         assert len({np.random.default_rng(seed).random() for seed in actions}) == 6
+
+    def test_seeds_of_episodes_and_actions_are_those_of_the_evaluation(self, monkeypatch):
+        given = []
+        environment = SimpleNamespace(close=lambda: None)
+        monkeypatch.setattr(
+            build, "make_environment", lambda *arguments: given.append(arguments[3]) or environment
+        )
+        monkeypatch.setattr(build, "evaluate", lambda *_, **options: given.append(options["seed"]))
+        config = SimpleNamespace(
+            eval_env_params={"num_envs": 10}, trainer_params={"seed": 3, "eval_max_steps": 9}
+        )
+        for number in (seeds.FOR_EVALUATION, seeds.FOR_SNAPSHOTS):
+            build.evaluate_policy(config, None, episodes=4, greedy=False, number=number)
+            wanted = [episode_seeds(3, 0, number, 0, 4), seeds.of_actions(3, 0, number, 0)]
+            assert given[-2:] == wanted
 
     def test_evaluation_does_not_change_the_training(self):
         streams = []
