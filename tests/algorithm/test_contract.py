@@ -165,6 +165,7 @@ class TestSession:
         assert len(checkpoints) > 10
         for saved in checkpoints:
             assert accounted(saved.totals) == saved.steps
+            assert 0 <= saved.totals["env_steps_waiting"] < 20  # less than an update takes
         steps = [saved.totals["env_steps"] for saved in checkpoints]
         assert steps == sorted(set(steps))
         summary = run.summary
@@ -209,6 +210,7 @@ class TestSession:
         assert checkpoints
         for saved in checkpoints:
             assert accounted(saved.totals) == before + saved.steps
+            assert 0 <= saved.totals["env_steps_waiting"] < 20
         assert resumed.rows[: resumed.rows_before] == run.rows
         updates = [row["updates"] for row in resumed.rows]
         assert updates == list(range(1, len(updates) + 1))

@@ -420,6 +420,8 @@ class TestExchange:
 
     def turn(self, pair):
         """The worker takes a turn, and the hub what it sends; how many valid rows that had."""
+        assert not pair.worker.spoke.drain()
+        assert pair.worker.spoke._may_begin()  # or the turn would wait for ever
         assert pair.worker.turn()
         pair.hub.mailbox.pump()
         return pair.worker.spec.valid_rows(pair.worker.unroll)
