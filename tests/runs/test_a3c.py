@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from impala_ms import checkpoint
+from tests.conftest import ROOT
 from tests.runs.run import FOR_EVER
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
@@ -67,11 +68,7 @@ def test_fewer_workers_than_gradients_in_an_update_end_the_run(start):
 
 def test_memory_is_trained_by_gradients(start):
     """Without memory the T-maze pays 0.5 at most."""
-    run = start(
-        *(3, *A3C, "--env", "impala_ms.envs.tmaze:TMaze-v0", "--core", "lstm", "--core_size", 64),
-        *("--reward_scale", 1, "--lr", 0.002, "--unroll_length", 20, "--seed", 1),
-        *("--total_env_steps", 600000),
-    )
+    run = start(3, *A3C, "--config", ROOT / "example/a3c/tmaze.yaml", "--seed", 1)
     assert run.wait(600.0) == 0, run.lines
     assert run.json("status.json")["episode_return_mean"] > 0.9
 
