@@ -109,8 +109,10 @@ class RoundsSpoke(Spoke):
 
     def turn(self) -> tuple[Weights | None, Buffer] | None:
         """Do as ``Spoke.turn``; the first turn of a round waits for new weights."""
+        if self.drain():
+            return None
         if self._done:
-            return None if self.drain() else (None, self._buffers[self._done])
+            return None, self._buffers[self._done]
         if not self._over and self._finish(self.transport.broadcast(self._message)):
             version, flat, _ = unpack_weights(self._message, self._size)
             if version != STOP_VERSION:
