@@ -275,17 +275,19 @@ class Hub:
         """
         if self.intake is None:
             return False
+        if self.answers:  # before the batch can be full: the loop may take it at once
+            self._accepted.append((peer, self.roster.members[peer].incarnation))
         try:
             taken = self.intake.take(data, self._stopping)
         except ValueError as error:
             raise RunError(f"rank {peer}: {error}") from error
+        if self.answers and not (taken and taken.accepted):
+            self._accepted.pop()
         if taken is None:
             return False
         if self._stopping:
             return True
-        if self.answers and taken.accepted:
-            self._accepted.append((peer, self.roster.members[peer].incarnation))
-        elif self.answers:
+        if self.answers and not taken.accepted:
             self._owed.add(peer)
         self.roster.deliver(peer, taken.actor_steps, self._served)
         if taken.problem:

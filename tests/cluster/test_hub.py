@@ -446,6 +446,19 @@ class TestAnswers:
         self.use(group, 1)
         assert self.answered(group) == {1: 1, 2: 1}
 
+    def test_work_that_is_used_the_moment_it_arrives_is_answered(self):
+        """The loop of the learner may take a batch before the mailbox's thread goes on."""
+        group = self.group(actors=1)
+        add = group.batches.add
+
+        def add_and_use(work):
+            add(work)
+            self.use(group, 1)
+
+        group.batches.add = add_and_use
+        group.send_unroll(1)
+        assert self.answered(group) == {1: 1}
+
     def test_dropped_work_is_answered_at_once_with_the_newest_weights(self):
         group = self.group(max_policy_lag=0)
         group.send_unroll(1)
