@@ -20,18 +20,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from impala_ms.algorithms import DEFAULT, Algorithm
 from impala_ms.cluster.topology import Place, roles
-from impala_ms.command_line import last, read_options
-from impala_ms.draft import Draft, differing
+from impala_ms.configuration.algorithms import DEFAULT, Algorithm
+from impala_ms.configuration.command_line import last, read_options
+from impala_ms.configuration.draft import Draft, differing
+from impala_ms.configuration.formats import FORMAT, in_this_format
+from impala_ms.configuration.help_text import help_text
+from impala_ms.configuration.messages import count, ranks_in_words, show
+from impala_ms.configuration.sections import flatten, section_of
+from impala_ms.configuration.values import Values
 from impala_ms.envs import ids
 from impala_ms.errors import ConfigError
-from impala_ms.formats import FORMAT, in_this_format
-from impala_ms.help_text import help_text
 from impala_ms.imports import add_import_folder
-from impala_ms.messages import count, ranks_in_words, show
-from impala_ms.sections import flatten, section_of
-from impala_ms.values import Values
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_ms import ENVIRONMENT_DEFAULTS, cpus, mpirun, requirements
+from impala_ms import ENVIRONMENT_DEFAULTS, cpus, requirements
 from impala_ms.envs import packages
 from impala_ms.errors import ConfigError
+from impala_ms.launching import mpirun
 
 OK, OPTIONAL, BAD = "ok", "--", "BAD"  # OPTIONAL: not there, and only some need it
 LIMIT_S = 120.0  # of one probe

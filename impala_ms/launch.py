@@ -16,16 +16,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from impala_ms import algorithms, config
-from impala_ms.command_line import last, read_options
-from impala_ms.conclusion import command, conclusion, nothing_left, shown
+from impala_ms import config
+from impala_ms.configuration import algorithms
+from impala_ms.configuration.command_line import last, read_options
+from impala_ms.configuration.help_text import help_text
 from impala_ms.envs import ids
 from impala_ms.envs.errors import MakeError
 from impala_ms.errors import ConfigError
-from impala_ms.help_text import help_text
-from impala_ms.job import Job
+from impala_ms.launching.conclusion import command, conclusion, nothing_left, shown
+from impala_ms.launching.job import Job
+from impala_ms.launching.mpirun import check_room, notices, rank_command, take_hostfile
 from impala_ms.metrics import progress
-from impala_ms.mpirun import check_room, notices, rank_command, take_hostfile
 from impala_ms.run_dir import prepare_run_dir
 
 PACKAGE = Path(__file__).resolve().parent

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from impala_ms import algorithms
-from impala_ms.draft import Draft
-from impala_ms.help_text import meaning
-from impala_ms.messages import show
+from impala_ms.configuration import algorithms
+from impala_ms.configuration.draft import Draft
+from impala_ms.configuration.help_text import meaning
+from impala_ms.configuration.messages import show
 from impala_ms.metrics.columns import markdown_table, together
 from impala_ms.settings import PART
 

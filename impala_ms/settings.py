@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from impala_ms.configuration.messages import nearest
+from impala_ms.configuration.sections import Section
+from impala_ms.configuration.values import Setting
 from impala_ms.errors import ConfigError
-from impala_ms.messages import nearest
-from impala_ms.sections import Section
-from impala_ms.values import Setting
 
 # What `--help` shows of an algorithm that has it; `--help all` shows the rest too.
 USUAL = (

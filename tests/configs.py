@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 import impala_ms.algorithm
-from impala_ms import algorithms, config, run_dir
+from impala_ms import config, run_dir
+from impala_ms.configuration import algorithms
+from impala_ms.configuration.sections import SECTIONS
 from impala_ms.errors import ConfigError
-from impala_ms.sections import SECTIONS
 
 defaults = importlib.import_module("impala_ms.algorithm.impala.config")
 OTHER, ATARI = defaults.automatic["other"], defaults.automatic["atari"]

@@ -5,8 +5,9 @@ import json
 
 import numpy as np
 
-from impala_ms import algorithms, snapshots
+from impala_ms import snapshots
 from impala_ms.algorithm.impala import config
+from impala_ms.configuration import algorithms
 
 SECTIONS = [name for name in vars(config) if name.endswith("_params")]
 

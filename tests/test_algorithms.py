@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from impala_ms import algorithms, config
+from impala_ms import config
 from impala_ms.config import Config
+from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
 from impala_ms.settings import NETWORK, section
 from tests.configs import a_run, another_algorithm, defaults, load, problem, write

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from impala_ms import algorithms, snapshots
+from impala_ms import snapshots
 from impala_ms.comparison import results, runs, tables
 from impala_ms.comparison.results import Asked
 from impala_ms.comparison.runs import RunError
+from impala_ms.configuration import algorithms
 from tests.made_up_runs import make_run, make_snapshots, play_snapshots
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from impala_ms import classes
 from impala_ms.config import Config
+from impala_ms.configuration.sections import SECTIONS
 from impala_ms.errors import ConfigError
-from impala_ms.sections import SECTIONS
 from tests.configs import ATARI, OTHER, defaults, edited_defaults, load, problem, write
 
 

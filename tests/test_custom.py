@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala_ms import algorithms, classes, config
-from impala_ms.algorithms import NEEDED
+from impala_ms import classes, config
+from impala_ms.configuration import algorithms
+from impala_ms.configuration.algorithms import NEEDED
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "custom.md"

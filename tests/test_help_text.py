@@ -3,8 +3,8 @@
 import pytest
 
 from impala_ms import config, settings
+from impala_ms.configuration.sections import SECTIONS
 from impala_ms.errors import ConfigError
-from impala_ms.sections import SECTIONS
 from tests.configs import another_algorithm, defaults, problem
 
 

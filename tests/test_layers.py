@@ -14,36 +14,15 @@ HEAVY = {"mindspore", "mindspore_rl", "mpi4py", "gymnasium", "envpool", "matplot
 BASE = {"config", "cpus", "errors", "imports", "seeds", "spaces", "trajectory"}
 ALLOWED = {
     "classes": (set(), {"errors", "imports"}),
-    "messages": (set(), {"classes"}),
-    "yaml_text": ({"yaml"}, {"errors"}),
-    "command_line": (set(), set()),
-    "formats": (set(), set()),
-    "values": (set(), {"classes", "cluster", "errors"}),
-    "sections": (set(), {"values"}),
-    "settings": (set(), {"errors", "messages", "sections", "values"}),
-    "setting_checks": (set(), {"cluster", "messages", "values"}),
-    "algorithms": (
-        set(),
-        {"algorithm", "classes", "cluster", "errors", "messages", "metrics", "sections"}
-        | {"settings", "values"},
+    "configuration": (
+        {"yaml"},
+        {"algorithm", "classes", "cluster", "envs", "errors", "imports", "metrics", "settings"},
     ),
-    "draft": (
-        set(),
-        {"algorithms", "cluster", "command_line", "envs", "errors", "imports", "messages"}
-        | {"sections", "settings", "values", "yaml_text"},
-    ),
-    "help_text": (
-        set(),
-        {"algorithms", "command_line", "draft", "envs", "messages", "settings"},
-    ),
-    "pages": (
-        set(),
-        {"algorithms", "draft", "help_text", "messages", "metrics", "settings"},
-    ),
+    "settings": (set(), {"configuration", "errors"}),
+    "pages": (set(), {"configuration", "metrics", "settings"}),
     "config": (
         set(),
-        {"algorithms", "classes", "cluster", "command_line", "draft", "envs", "errors"}
-        | {"formats", "help_text", "imports", "messages", "sections", "values"},
+        {"classes", "cluster", "configuration", "envs", "errors", "imports"},
     ),
     "run_dir": (set(), {"config", "cpus", "errors"}),
     "errors": (set(), set()),
@@ -73,21 +52,17 @@ ALLOWED = {
     "roles": (
         {"mindspore", "numpy"},
         {*BASE, "agents", "checkpoint", "cluster", "compat", "device", "envs", "lean", "metrics"}
-        | {"algorithms", "classes", "replay", "run_dir", "snapshots"},
+        | {"classes", "configuration", "replay", "run_dir", "snapshots"},
     ),
     "process": (
         set(),
         {"classes", "cluster", "comm", "config", "cpus", "device", "errors"}
         | {"imports", "logs", "metrics", "run_dir"},
     ),
-    "mpirun": (set(), {"errors"}),
-    "proc": (set(), set()),
-    "job": (set(), {"metrics", "mpirun", "proc", "run_dir"}),
-    "conclusion": (set(), {"config", "job", "mpirun", "run_dir"}),
+    "launching": (set(), {"config", "errors", "metrics", "run_dir"}),
     "launch": (
         set(),
-        {"algorithms", "command_line", "conclusion", "config", "envs", "errors", "help_text"}
-        | {"job", "metrics", "mpirun", "run_dir"},
+        {"config", "configuration", "envs", "errors", "launching", "metrics", "run_dir"},
     ),
     "train": (set(), {"process"}),
     "evaluate": (
@@ -96,18 +71,19 @@ ALLOWED = {
     ),
     "comparison": (
         {"matplotlib", "numpy"},
-        {"algorithms", "config", "envs", "errors", "launch", "metrics", "run_dir"} | {"snapshots"},
+        {"config", "configuration", "envs", "errors", "launch", "metrics", "run_dir"}
+        | {"snapshots"},
     ),
     "compare": (set(), {"comparison", "metrics"}),
     "curves": (set(), {"comparison", "metrics"}),
     "requirements": (set(), set()),
-    "doctor": ({"ale_py"}, {"cpus", "envs", "errors", "mpirun", "requirements"}),
+    "doctor": ({"ale_py"}, {"cpus", "envs", "errors", "launching", "requirements"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),
     "__main__": (set(), {"metrics"}),
 }
 # Modules that start runs, look at them or at the machine: a rank needs none of them.
 COMMANDS = {
-    *("mpirun", "proc", "job", "conclusion", "launch", "train", "evaluate", "comparison"),
+    *("launching", "launch", "train", "evaluate", "comparison"),
     *("compare", "curves", "requirements", "doctor", "probes", "__main__"),
 }
 ALGORITHM = (

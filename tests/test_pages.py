@@ -2,7 +2,8 @@
 
 import pytest
 
-from impala_ms import algorithms, pages
+from impala_ms import pages
+from impala_ms.configuration import algorithms
 from impala_ms.settings import PART
 
 

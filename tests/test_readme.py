@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from impala_ms import algorithms, classes, config, curves, evaluate, help_text
+from impala_ms import classes, config, curves, evaluate
 from impala_ms.comparison import request
+from impala_ms.configuration import algorithms, help_text
 from impala_ms.errors import ConfigError
 from tests.conftest import ROOT
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from impala_ms import algorithms
 from impala_ms.comparison import statistics
 from impala_ms.comparison.runs import Group, Run, RunError
+from impala_ms.configuration import algorithms
 from impala_ms.envs.packages import pip_install
 
 # Ten colours that can be told apart by eyes of all kinds: Petroff 2021, arXiv:2107.02270.

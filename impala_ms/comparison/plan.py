@@ -17,11 +17,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from impala_ms import algorithms, config, errors, launch, snapshots
+from impala_ms import config, errors, launch, snapshots
 from impala_ms.comparison import runs
 from impala_ms.comparison.request import Request, UsageError
 from impala_ms.comparison.results import score_of
 from impala_ms.comparison.runs import Run, RunError
+from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
 from impala_ms.run_dir import write_json
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from impala_ms import algorithms, checkpoint, compat, device, seeds, snapshots
+from impala_ms import checkpoint, compat, device, seeds, snapshots
 from impala_ms.agents import build, choices
 from impala_ms.classes import resolve
 from impala_ms.cluster.hub import Hub, Intake
@@ -20,6 +20,7 @@ from impala_ms.cluster.messages import BYE, ERROR, encode
 from impala_ms.cluster.roster import REFUSED_IN_A_ROW
 from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
 from impala_ms.cluster.spoke import Spoke
+from impala_ms.configuration import algorithms
 from impala_ms.envs.make import frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.columns import together

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala_ms import algorithms, checkpoint, config, run_dir
+from impala_ms import checkpoint, config, run_dir
 from impala_ms.classes import resolve
 from impala_ms.cluster import topology
 from impala_ms.comm.local import LocalTransport
+from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
 from impala_ms.metrics.sinks import read_rows
 from impala_ms.process import Run

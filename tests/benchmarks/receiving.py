@@ -17,7 +17,7 @@ from pathlib import Path
 import common
 import numpy as np
 
-from impala_ms import mpirun
+from impala_ms.launching import mpirun
 from impala_ms.trajectory import Batches, TrajectorySpec
 
 SIZE = 1_000_000  # weights, as those of a convolutional network

@@ -11,7 +11,7 @@ import pytest
 # the environments of processes from it, BLIND=processes the processes themselves.
 PROGRAM = """
 import os, sys
-from impala_ms import job, mpirun, proc
+from impala_ms.launching import job, mpirun, proc
 from impala_ms.__main__ import main
 for limit in os.environ.get("LIMITS", "").split():
     name, _, seconds = limit.partition("=")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from impala_ms import conclusion
+from impala_ms.launching import conclusion
 from tests.launch.launched import line_with
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala_ms import job as impala_job
-from impala_ms import proc
+from impala_ms.launching import job as impala_job
+from impala_ms.launching import proc
 from tests.launch.launched import DEAF, OBEDIENT, both_sizes, line_with
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from impala_ms import mpirun
 from impala_ms.errors import ConfigError
+from impala_ms.launching import mpirun
 from tests.launch.launched import PROGRAM, line_with
 
 

@@ -1,6 +1,6 @@
 """The tables of metrics, which are also the documentation."""
 
-from impala_ms import algorithms
+from impala_ms.configuration import algorithms
 from impala_ms.metrics.columns import COMMON, markdown_table, together
 
 FIXED = (

@@ -78,7 +78,7 @@ class TestEncoding:
         assert decode(line) is None
 
     def test_full_row_fits_into_one_write_to_a_pipe(self):
-        from impala_ms import algorithms
+        from impala_ms.configuration import algorithms
         from impala_ms.metrics.columns import PROGRESS_KEYS
 
         line = encode(

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from impala_ms import algorithms
+from impala_ms.configuration import algorithms
 from impala_ms.metrics import progress
 from impala_ms.metrics.meters import EpisodeMeter
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, SinkError, Sinks, TensorBoardSink

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from impala_ms import algorithms, checkpoint, config
+from impala_ms import checkpoint, config
+from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
 from tests.conftest import ROOT
 from tests.metrics.test_sinks import read_events

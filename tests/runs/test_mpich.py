@@ -8,7 +8,7 @@ import pytest
 
 from impala_ms import doctor
 from impala_ms.errors import ConfigError
-from impala_ms.mpirun import rank_command
+from impala_ms.launching.mpirun import rank_command
 from tests.runs.run import FOR_EVER
 from tests.runs.test_faults import (
     FAILS_WHILE_THE_LEARNER_COMPILES,

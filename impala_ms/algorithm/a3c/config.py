@@ -8,11 +8,11 @@ each key means, and its default. To change a default here, give it by name:
 
 from impala_ms import settings
 from impala_ms.cluster.topology import acting
-from impala_ms.messages import count
+from impala_ms.configuration.checks import baseline_without_core
+from impala_ms.configuration.messages import count
+from impala_ms.configuration.values import Setting
 from impala_ms.metrics.columns import ACTOR_CRITIC
-from impala_ms.setting_checks import baseline_without_core
 from impala_ms.settings import section
-from impala_ms.values import Setting
 
 wiring = "impala_ms.cluster.topology:star_of_gradients"  # 1 server, N - 1 workers
 work = "impala_ms.roles.gradients:Gradients"

@@ -8,8 +8,7 @@ in ``docs/settings/impala.md``.
 """
 
 from impala_ms import settings
-from impala_ms.metrics.columns import ACTOR_CRITIC
-from impala_ms.setting_checks import (
+from impala_ms.configuration.checks import (
     baseline_without_core,
     one_learner,
     one_unroll_of_each_actor,
@@ -17,8 +16,9 @@ from impala_ms.setting_checks import (
     synchronous_rounds,
     whole_unrolls,
 )
+from impala_ms.configuration.values import Setting
+from impala_ms.metrics.columns import ACTOR_CRITIC
 from impala_ms.settings import section
-from impala_ms.values import Setting
 
 wiring = "impala_ms.cluster.topology:star_of_unrolls"  # 1 learner, N - 1 actors
 work = "impala_ms.roles.unrolls:Unrolls"

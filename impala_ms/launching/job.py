@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from impala_ms import proc
+from impala_ms.launching import proc
+from impala_ms.launching.mpirun import is_mpich, mpi_environment
 from impala_ms.metrics import progress
-from impala_ms.mpirun import is_mpich, mpi_environment
 from impala_ms.run_dir import status_file
 
 # Limits in seconds, after which the processes that are left are killed.

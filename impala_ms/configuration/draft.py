@@ -13,18 +13,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_ms import algorithms
-from impala_ms.algorithms import Algorithm
 from impala_ms.cluster.topology import acting, roles
-from impala_ms.command_line import Option
+from impala_ms.configuration import algorithms
+from impala_ms.configuration.algorithms import Algorithm
+from impala_ms.configuration.command_line import Option
+from impala_ms.configuration.messages import closest, count, nearest, ranks_in_words, show
+from impala_ms.configuration.sections import SECTIONS, dicts, nest
+from impala_ms.configuration.values import Unfit, Values
+from impala_ms.configuration.yaml_text import parse_yaml
 from impala_ms.envs import ids
 from impala_ms.errors import ConfigError, describe
 from impala_ms.imports import import_file
-from impala_ms.messages import closest, count, nearest, ranks_in_words, show
-from impala_ms.sections import SECTIONS, dicts, nest
 from impala_ms.settings import PART
-from impala_ms.values import Unfit, Values
-from impala_ms.yaml_text import parse_yaml
 
 log = logging.getLogger(__name__)
 

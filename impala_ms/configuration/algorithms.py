@@ -14,12 +14,12 @@ from typing import Any
 import impala_ms.algorithm
 from impala_ms.classes import reference, resolve
 from impala_ms.cluster.topology import Place, acting
+from impala_ms.configuration.messages import closest
+from impala_ms.configuration.sections import SECTIONS, Section, section_of
+from impala_ms.configuration.values import Setting, Values
 from impala_ms.errors import ConfigError, describe
-from impala_ms.messages import closest
 from impala_ms.metrics.columns import Columns, together
-from impala_ms.sections import SECTIONS, Section, section_of
 from impala_ms.settings import PART
-from impala_ms.values import Setting, Values
 
 DEFAULT = "impala"
 NEEDED = (*SECTIONS, "algorithm_config", "wiring")
@@ -82,7 +82,7 @@ class Algorithm:
 
     def examples(self) -> Path:
         """The folder of its ready settings, which need not be there."""
-        return Path(__file__).parents[1] / "example" / self.name
+        return Path(__file__).parents[2] / "example" / self.name
 
     def option_of(self, path: str) -> str:
         """How a key is given on the command line: ``--lr``, ``--set eval_env.id=VALUE``."""

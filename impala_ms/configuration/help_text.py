@@ -8,12 +8,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from impala_ms import algorithms
-from impala_ms.algorithms import DEFAULT
-from impala_ms.command_line import last, read_options
-from impala_ms.draft import Draft
+from impala_ms.configuration import algorithms
+from impala_ms.configuration.algorithms import DEFAULT
+from impala_ms.configuration.command_line import last, read_options
+from impala_ms.configuration.draft import Draft
+from impala_ms.configuration.messages import show
 from impala_ms.envs import ids
-from impala_ms.messages import show
 from impala_ms.settings import PART, USUAL
 
 WIDTH = 100  # columns

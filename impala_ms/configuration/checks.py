@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from impala_ms.cluster.topology import Place, acting
-from impala_ms.messages import count
-from impala_ms.values import Values
+from impala_ms.configuration.messages import count
+from impala_ms.configuration.values import Values
 
 
 def one_learner(values: Values) -> list[str]:

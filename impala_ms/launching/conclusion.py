@@ -18,8 +18,8 @@ from typing import Any
 
 from impala_ms import config
 from impala_ms import run_dir as run_dir_of
-from impala_ms.job import Job
-from impala_ms.mpirun import suspects
+from impala_ms.launching.job import Job
+from impala_ms.launching.mpirun import suspects
 
 TAIL_LINES = 20  # of the log of a rank that failed
 

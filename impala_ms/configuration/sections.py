@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from impala_ms.values import Setting
+from impala_ms.configuration.values import Setting
 
 SECTIONS = (
     "collect_env_params",

@@ -1,0 +1,1 @@
+"""What is behind ``config.py``: settings, algorithms, the options of the command line, pages."""

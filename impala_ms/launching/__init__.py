@@ -1,0 +1,1 @@
+"""What is behind ``launch.py``: mpirun, the processes of a run, how it ended."""
