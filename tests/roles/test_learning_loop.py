@@ -10,17 +10,9 @@ from impala_ms.metrics import progress
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.roles.learning import Learning
 from impala_ms.roles.records import Records
-from impala_ms.trajectory import TrajectorySpec
+from tests.cluster.test_hub import SPEC
 
 STEPS = 3 * 2  # environment steps of a batch
-SPEC = TrajectorySpec(
-    unroll_length=3,
-    num_envs=2,
-    observation={"": ((1,), np.float32)},
-    action_shape=(),
-    action_dtype=np.int32,
-    policy_parameters=2,
-)
 
 
 def learned_from(number, **params):
