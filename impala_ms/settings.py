@@ -142,7 +142,7 @@ EVALUATION_ENVIRONMENT = {
     for key, setting in ENVIRONMENT.items()
 }
 
-NETWORK = {
+TORSO = {
     "torso": Setting(
         None,
         "reference | None",
@@ -158,6 +158,18 @@ NETWORK = {
     "activation": Setting(
         "tanh", "str", "", ["tanh", "relu"], "This function follows each hidden layer of an mlp."
     ),
+    "options": Setting(
+        {},
+        "dict",
+        "",
+        "",
+        "A torso or network gets these further arguments. Torsos for images take black and "
+        "scale: uint8 x becomes (x - black) / scale, by default x / 255; and channels: first, "
+        "last or auto, which decides by the shape and writes it to the log.",
+    ),
+}
+
+NETWORK = TORSO | {
     "core": Setting("none", "str", "", ["none", "lstm"], "The core is a memory behind the torso."),
     "core_size": Setting(256, "int", "units", ">= 1", "The core has this width."),
     "last_action_reward": Setting(
@@ -179,14 +191,18 @@ NETWORK = {
         "If true, numbers in observations get mean 0 and variance 1. The mean and the variance "
         "are running statistics. Images and Discrete parts stay as they are.",
     ),
-    "options": Setting(
-        {},
-        "dict",
+}
+
+Q_NETWORK = TORSO | {
+    "head_sizes": Setting(
+        [], "list of int", "units", ">= 1", "Each head has hidden layers of these widths."
+    ),
+    "dueling": Setting(
+        False,
+        "bool",
         "",
         "",
-        "A torso or network gets these further arguments. Torsos for images take black and "
-        "scale: uint8 x becomes (x - black) / scale, by default x / 255; and channels: first, "
-        "last or auto, which decides by the shape and writes it to the log.",
+        "If true, the value of a state and the advantages of its actions have heads of their own.",
     ),
 }
 
@@ -197,6 +213,22 @@ POLICY = {
         "",
         "",
         "If true, evaluations during training take the most likely action, else they sample it.",
+    ),
+}
+
+EPSILON = {
+    "epsilon_begin": Setting(
+        1.0, "float", "", "[0, 1]", "At the beginning, an action is random with this probability."
+    ),
+    "epsilon_end": Setting(
+        None, "float | None", "", "[0, 1]", "From epsilon_steps on, it is this probability."
+    ),
+    "epsilon_steps": Setting(
+        None,
+        "int | None",
+        "decisions",
+        ">= 0",
+        "The probability falls linearly over so many steps of all actors together.",
     ),
 }
 
@@ -236,6 +268,38 @@ REWARDS = {
         "",
         "> 0",
         "Rewards are multiplied by this after reward_clip, for learning only.",
+    ),
+}
+
+Q_LEARNING = {
+    "n_step": Setting(
+        1,
+        "int",
+        "steps",
+        ">= 1",
+        "n: a return sums so many rewards, where the episode and the unroll are long enough.",
+    ),
+    "double": Setting(
+        True,
+        "bool",
+        "",
+        "",
+        "If true, the learned network chooses the next action and the target network gives its "
+        "value; else the target network does both.",
+    ),
+    "target_period": Setting(
+        None,
+        "int | None",
+        "updates",
+        ">= 1",
+        "The target network becomes a copy of the learned one every so many updates.",
+    ),
+    "error_clip": Setting(
+        1.0,
+        "float | None",
+        "",
+        "> 0",
+        "The derivative of half the squared TD error is clipped to this. None does not clip.",
     ),
 }
 
@@ -328,6 +392,53 @@ BATCHES = {
         "updates",
         ">= 0",
         "An unroll with a larger policy lag is dropped. None drops nothing.",
+    ),
+    "unrolls_in_flight": Setting(
+        2, "int", "unrolls per actor", ">= 1", "An actor sends so many unrolls before it waits."
+    ),
+}
+
+REPLAY = {
+    "batch_size": Setting(
+        None, "int | None", "transitions", ">= 1", "B: each update learns from so many transitions."
+    ),
+    "replay_capacity": Setting(
+        None,
+        "int | None",
+        "decisions",
+        ">= 1",
+        "The replay keeps so many of the newest decisions, in whole unrolls.",
+    ),
+    "replay_start": Setting(
+        None,
+        "int | None",
+        "decisions",
+        ">= 0",
+        "Learning begins when so many decisions are in the replay.",
+    ),
+    "replay_ratio": Setting(
+        None,
+        "float | None",
+        "",
+        "> 0",
+        "So many transitions are learned from for each decision that arrives: actors and learner "
+        "wait for one another. In Ape-X, None lets both run freely; with N = 1, an update follows "
+        "each unroll then.",
+    ),
+    "priority_exponent": Setting(
+        0.0,
+        "float",
+        "",
+        "[0, 1]",
+        "Transitions are drawn in proportion to their absolute TD error to this power. 0 draws "
+        "all alike.",
+    ),
+    "importance_exponent": Setting(
+        0.4,
+        "float",
+        "",
+        "[0, 1]",
+        "The loss of a transition is divided by the probability of its draw to this power.",
     ),
     "unrolls_in_flight": Setting(
         2, "int", "unrolls per actor", ">= 1", "An actor sends so many unrolls before it waits."

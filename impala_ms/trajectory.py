@@ -116,7 +116,8 @@ class TrajectorySpec(Layout):
             observation have the fields ``observation/<path>``.
         action_shape: Shape of one action.
         action_dtype: Its dtype.
-        policy_parameters: Number of parameters of the behaviour policy at a step (A logits).
+        policy_parameters: Number of parameters of the behaviour policy at a step (A logits); with 0
+            they are not recorded.
         frame_stack: k, number of newest frames in one observation ``[k, ...]`` of the policy. Each
             frame is sent once: k - 1 frames before row 0, then one for each row; see
             ``frame_rows``.
@@ -124,6 +125,8 @@ class TrajectorySpec(Layout):
         inputs: The policy's inputs beside observations. ``last_action``, ``last_reward`` and
             ``core_state`` are sent with their values before row 0.
         state_size: Size of the core's state in one environment.
+        recorded: Further fields, of agents of another kind.
+        next_mask: Whether there is an action mask also for the observation after the last row.
     """
 
     def __init__(
@@ -139,6 +142,8 @@ class TrajectorySpec(Layout):
         mask_size: int = 0,
         inputs: Sequence[str] = (),
         state_size: int = 0,
+        recorded: Fields | None = None,
+        next_mask: bool = False,
     ) -> None:
         """Name one field after the other."""
         steps, envs = unroll_length, num_envs
@@ -156,7 +161,6 @@ class TrajectorySpec(Layout):
             "reward": ((steps, envs), np.dtype(np.float32)),  # raw
             "terminated": ((steps, envs), np.dtype(np.bool_)),
             "first": ((steps + 1, envs), np.dtype(np.bool_)),
-            "behaviour_logits": ((steps, envs, policy_parameters), np.dtype(np.float32)),
             # raw return and length of the episode that ended at the row; length 0: no end
             "episode_return": ((steps, envs), np.dtype(np.float32)),
             "episode_length": ((steps, envs), np.dtype(np.int32)),
@@ -164,8 +168,12 @@ class TrajectorySpec(Layout):
             "env_steps": ((), np.dtype(np.int64)),  # decisions of this actor so far
             "wait_fraction": ((), np.dtype(np.float32)),  # of the time since the last unroll
         }
+        if policy_parameters:
+            shape = steps, envs, policy_parameters
+            fields["behaviour_logits"] = shape, np.dtype(np.float32)
         if mask_size:
-            fields["action_mask"] = ((steps, envs, mask_size), np.dtype(np.bool_))
+            fields["action_mask"] = ((steps + next_mask, envs, mask_size), np.dtype(np.bool_))
+        fields |= recorded or {}
         before = {
             "last_action": ((envs, *action_shape), np.dtype(action_dtype)),
             "last_reward": ((envs,), np.dtype(np.float32)),
@@ -227,17 +235,24 @@ class Batches:
 
     Attributes:
         completed: Number of batches filled so far. The next batch is used after so many updates.
+        keeps: Whether unrolls stay after they were learned from.
     """
+
+    keeps = False
 
     def __init__(self, layout: Layout, unrolls: int) -> None:
         """Make both batches, empty."""
         self.layout = layout
         self.unrolls = unrolls
         self.completed = 0
-        self._free = deque(layout.batch(unrolls) for _ in range(2))
+        self._free = deque(self.example() for _ in range(2))
         self._full: deque[Batch] = deque()
         self._filled = 0
         self._ready = threading.Condition()
+
+    def example(self) -> Batch:
+        """A batch of zeros, to compile with."""
+        return self.layout.batch(self.unrolls)
 
     def has_room(self) -> bool:
         """Whether there is a free slot."""
@@ -260,12 +275,25 @@ class Batches:
                 self.completed += 1
                 self._ready.notify()
 
+    def is_due(self) -> bool:
+        """Whether there is a full batch."""
+        return bool(self._full)
+
     def take(self, timeout_s: float) -> Batch | None:
         """The oldest full batch, or None after ``timeout_s`` seconds without one."""
         with self._ready:
             self._ready.wait_for(lambda: bool(self._full), timeout_s)
             return self._full.popleft() if self._full else None
 
-    def give_back(self, batch: Batch) -> None:
+    def give_back(self, batch: Batch, errors: NDArray[Any] | None = None) -> None:
         """Return a batch after learning, so that it can be filled again."""
         self._free.append(batch)
+
+    def columns(self) -> dict[str, float]:
+        """Further columns of ``metrics.csv`` that describe the batch taken last."""
+        return {}
+
+    def rows(self, batch: Batch) -> tuple[int, int]:
+        """``(rows that are new, rows that are learned from)``."""
+        rows = self.layout.valid_rows(batch)
+        return rows, rows

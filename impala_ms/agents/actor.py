@@ -105,7 +105,7 @@ class PolicyActor(compat.Actor):
         self.rng = rng
         self.weights = FlatWeights(policy.get_parameters())
         self.version = -1
-        self.env_steps = 0
+        self.env_steps = self.steps_of_all = 0
         self.wait_s = 0.0
         self._last_unroll_s = time.perf_counter()
         self._stream = None
@@ -164,10 +164,30 @@ class PolicyActor(compat.Actor):
         noise = self.distribution.noise(self.rng, (stream.environment.num_envs,))
         return self.decide(stream, np.zeros_like(noise) if greedy else noise)
 
-    def set_weights(self, version, flat):
-        """Use new weights from the next unroll on; ``flat`` is copied."""
+    def set_weights(self, version, flat, env_steps=0):
+        """Use new weights from the next unroll on.
+
+        Args:
+            version: Number of updates.
+            flat: ``[size]`` float32, which is copied.
+            env_steps: Steps of all actors so far.
+        """
         self.weights.write(flat)
-        self.version = version
+        self.version, self.steps_of_all = version, env_steps
+
+    def noise(self, rows):
+        """Random numbers for so many steps in all environments; see ``distribution.noise``."""
+        return self.distribution.noise(self.rng, (rows, self.environment.num_envs))
+
+    def begin_record(self, unroll):
+        """Prepare for the rows of an unroll; for actors of another kind."""
+
+    def record(self, unroll, t, logits):
+        """Keep the policy's parameters ``[E, A]`` of row t."""
+        unroll["behaviour_logits"][t] = logits
+
+    def end_record(self, unroll):
+        """Complete an unroll; for actors of another kind."""
 
     def begin(self):
         """Begin the first episodes and compile; weights are not needed for that."""
@@ -201,7 +221,8 @@ class PolicyActor(compat.Actor):
                 unroll[name][...] = getattr(stream, name)
         unroll["episode_length"][...] = 0
         unroll["behaviour_version"][...] = self.version
-        noise = self.distribution.noise(self.rng, (self.unroll_length, environment.num_envs))
+        self.begin_record(unroll)
+        noise = self.noise(self.unroll_length)
 
         for t in range(self.unroll_length):
             mask = environment.action_mask
@@ -209,7 +230,7 @@ class PolicyActor(compat.Actor):
                 unroll["action_mask"][t] = mask
             action, logits, state = self.decide(stream, noise[t])
             unroll["action"][t] = action
-            unroll["behaviour_logits"][t] = logits
+            self.record(unroll, t, logits)
             unroll["reward"][t], unroll["terminated"][t] = stream.step(action, state)
             put_row(t + 1)
             if mask is not None:
@@ -219,6 +240,7 @@ class PolicyActor(compat.Actor):
                 unroll["episode_return"][t, ended] = returns
                 unroll["episode_length"][t, ended] = lengths
 
+        self.end_record(unroll)
         self.env_steps += int((~unroll["first"][1:]).sum())
         unroll["env_steps"][...] = self.env_steps
         now = time.perf_counter()

@@ -30,9 +30,9 @@ def make_policy(config, spaces):
     params = dict(config.network_params)
     params["torso"] = params["torso"] or automatic_torso(observation)[0]
     options = params.pop("options")
-    normalize = params["normalize_observations"]
+    normalize = params.get("normalize_observations", False)
     if not normalize:  # a user's own network may not have this argument
-        del params["normalize_observations"]
+        params.pop("normalize_observations", None)
     arguments = observation, make_distribution(spaces["action"])
     check_arguments(
         f"the network {name}",
@@ -44,11 +44,11 @@ def make_policy(config, spaces):
         **params,
     )
     policy = network(*arguments, **options, **params)
-    check_policy(policy, name, params["core"])
+    check_policy(policy, name, params.get("core", "none"))
     parts = leaves(spaces["observation"])
     policy.parts = 0 if "" in parts else len(parts)
     policy.frame_stack = spaces["frame_stack"]
-    if params["separate_baseline"] and not hasattr(policy, "baseline_torso"):
+    if params.get("separate_baseline") and not hasattr(policy, "baseline_torso"):
         raise ConfigError(
             f"network.separate_baseline is true, but the network {name} has no baseline_torso: "
             "set it to false"
@@ -122,8 +122,15 @@ def make_learner(config, policy):
     return learner(*arguments, **options)
 
 
-def make_spec(config, spaces, policy):
-    """The layout of an unroll, the same on every rank."""
+def make_spec(config, spaces, policy, **recorded):
+    """The layout of an unroll, the same on every rank.
+
+    Args:
+        config: ``Config``.
+        spaces: ``VectorEnvironment.spaces()``.
+        policy: The network.
+        **recorded: Arguments of ``TrajectorySpec`` that depend on the kind of agent.
+    """
     parts = leaves(spaces["observation"])
     distribution = policy.distribution
     return TrajectorySpec(
@@ -132,11 +139,11 @@ def make_spec(config, spaces, policy):
         observation={path: leaf_array(leaf) for path, leaf in parts.items()},
         action_shape=distribution.action_shape,
         action_dtype=distribution.action_dtype,
-        policy_parameters=distribution.num_parameters,
         frame_stack=spaces["frame_stack"],
         mask_size=spaces["action_mask"],
         inputs=policy.inputs,
         state_size=policy.state_size,
+        **{"policy_parameters": distribution.num_parameters} | recorded,
     )
 
 

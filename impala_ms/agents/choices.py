@@ -73,7 +73,7 @@ def warnings(config, spaces, has_step_limit=True):
             f"network.torso is mlp, but observations are images {list(images[0])}: shallow, nature "
             "and resnet are made for these"
         )
-    elif params["torso"] == "mlp" and not params["normalize_observations"]:
+    elif params["torso"] == "mlp" and not params.get("normalize_observations", True):
         parts = [list(leaf_array(leaf)[0]) for leaf in leaves(space).values() if _is_large(leaf)]
         if parts:
             lines.append(
@@ -91,7 +91,7 @@ def warnings(config, spaces, has_step_limit=True):
     unused = {
         "network.hidden_sizes": params["torso"] != "mlp",
         "network.activation": params["torso"] != "mlp",
-        "network.core_size": params["core"] == "none",
+        "network.core_size": params.get("core") == "none",
     }
     if config.algorithm_config["policy_and_network"]["type"] == ACTOR_CRITIC_POLICY:
         lines += [
@@ -136,7 +136,8 @@ def described(config, spaces):
     torso = network["torso"]
     if torso == "mlp":
         torso += f" {network['hidden_sizes']}"
-    core = "" if network["core"] == "none" else f" + {network['core']} {network['core_size']}"
+    core = network.get("core", "none")
+    core = "" if core == "none" else f" + {core} {network['core_size']}"
     own = config.algorithm_config["policy_and_network"]["type"]
     name = f"{torso}{core}" if own == ACTOR_CRITIC_POLICY else own
     observation, action = _short(seen_space(spaces)), _short(spaces["action"])

@@ -8,6 +8,7 @@ import math
 from typing import ClassVar
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn, ops
 
 from impala_ms import compat
@@ -104,7 +105,7 @@ class GradientLearner(compat.Learner):
 
         Args:
             lr: Scalar float32.
-            new: Scalar float32, 1 for a batch that is learned from for the first time, else 0.
+            new: ``[S]`` float32, 1 for an unroll that is learned from for the first time, else 0.
             *tensors: Those of ``tensors``. They are not tuples: MindSpore takes a tuple of tensors
                 for a constant and would compile again for each batch.
 
@@ -120,7 +121,8 @@ class GradientLearner(compat.Learner):
             if self.counts_observations:
                 first = arguments[4]
                 # the last row is also the first row of the next unroll, and counted there
-                weight = new * ops.ones_like(first[:, 1:].astype(ms.float32))
+                weight = ops.ones_like(first[:, 1:].astype(ms.float32))
+                weight = new.reshape((-1, 1, 1)) * weight
                 weight = ops.concat((weight, 0.0 * weight[:, :1]), 1).reshape((-1,))
                 self.policy.count_observations(rows_of(arguments[0]), weight)
         return ops.stack((*statistics, norm, finite.astype(ms.float32)))
@@ -131,25 +133,33 @@ class GradientLearner(compat.Learner):
             return self.lr
         return self.lr * max(0.0, 1.0 - env_steps / self.total_env_steps)
 
-    def learn(self, experience, env_steps=0, new=True):
+    def learn(self, experience, env_steps=0):
         """Update the weights from a batch.
 
         Args:
             experience: ``{field: [S, ...]}``, contiguous; it must not change before this returns.
-            env_steps: Environment steps learned from so far, for the schedule.
-            new: Whether the batch is learned from for the first time. A replayed batch is not
+                A field ``new`` is 0 for unrolls that were learned from before: these are not
                 counted again in the statistics of observations.
+            env_steps: Environment steps learned from so far, for the schedule.
 
         Returns:
             ``{name: float}`` with ``statistics``, ``gradient_norm`` and ``learning_rate``; and
-            ``applied``: False if loss or gradient was not finite.
+            ``applied``: False if loss or gradient was not finite. A learner of transitions also
+            gives ``errors``, ``[B]``.
         """
         lr = self.learning_rate(env_steps)
-        scalars = ms.Tensor(lr, ms.float32), ms.Tensor(float(new), ms.float32)
-        values = self(*scalars, *self.tensors(experience)).asnumpy()
+        values = self(*self.scalars(lr, experience), *self.tensors(experience)).asnumpy()
         names = (*self.statistics, "gradient_norm", "applied")
-        found = dict(zip(names, values.tolist(), strict=True))
-        return found | {"applied": bool(found["applied"]), "learning_rate": lr}
+        found = dict(zip(names, values[: len(names)].tolist(), strict=True))
+        found |= {"applied": bool(found["applied"]), "learning_rate": lr}
+        return found | {"errors": values[len(names) :]} if len(values) > len(names) else found
+
+    def scalars(self, lr, batch):
+        """The first arguments of ``construct``: learning rate, and which unrolls are new."""
+        new = batch.get("new")
+        if new is None:
+            new = np.ones(len(next(iter(batch.values()))), np.float32)
+        return ms.Tensor(lr, ms.float32), ms.Tensor.from_numpy(new)
 
     def tensors(self, batch):
         """The batch as tensors that may share its memory, in the order for ``arguments``."""
@@ -175,6 +185,9 @@ class GradientLearner(compat.Learner):
         mask = tensors[end + len(self.before)] if len(tensors) > end + len(self.before) else None
         return (observation, *tensors[begin:end], before, mask)
 
+    def take_over(self):
+        """Called when the weights have become those of another run; for other kinds of agents."""
+
     def named_parameters(self):
         """Weights and state of the optimiser, ``{name: array}``: all that a resumed run needs."""
         return {name: p.asnumpy().copy() for name, p in self.parameters_dict().items()}
@@ -185,8 +198,7 @@ class GradientLearner(compat.Learner):
 
     def warm_up(self, batch):
         """Compile for batches of this shape; the weights do not change."""
-        scalars = ms.Tensor(self.lr, ms.float32), ms.Tensor(1.0, ms.float32)
-        self.compile(*scalars, *self.tensors(batch))
+        self.compile(*self.scalars(self.lr, batch), *self.tensors(batch))
 
 
 def rows_of(observation):

@@ -74,7 +74,8 @@ class Intake:
         self.env_steps_received = 0  # all that arrived, including dropped ones
         self.env_steps_dropped = 0
         self.dropped = 0  # pieces of work
-        self.episodes: deque[tuple[NDArray[Any], NDArray[Any]]] = deque()  # (returns, lengths)
+        # (returns, lengths, whether they count for the mean return), each [n]
+        self.episodes: deque[tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]] = deque()
 
     def take(self, data: NDArray[np.uint8], stopping: bool) -> Taken | None:
         """Put a message into the store; None, with nothing changed, if there is no room.
@@ -99,7 +100,9 @@ class Intake:
             self.dropped += 1
         ended = work["episode_length"] > 0
         if not (stopping or problem) and ended.any():
-            self.episodes.append((work["episode_return"][ended], work["episode_length"][ended]))
+            scored = np.broadcast_to(work.get("scored", np.True_), ended.shape)
+            of_episodes = work["episode_return"], work["episode_length"], scored
+            self.episodes.append(tuple(values[ended] for values in of_episodes))
         return Taken(actor_steps, accepted, problem)
 
 
@@ -169,12 +172,13 @@ class Hub:
         for peer in self.roster.alive:
             self.transport.release(peer, self._capacity)
 
-    def publish(self, version: int, flat: NDArray[np.float32]) -> None:
+    def publish(self, version: int, flat: NDArray[np.float32], env_steps: int = 0) -> None:
         """Make these the newest weights; ``flat`` must not change afterwards.
 
-        With ``answers``, they go to the spokes whose work is in the last batch.
+        ``env_steps`` are those of all spokes together so far. With ``answers``, the weights go to
+        the spokes whose work is in the last batch.
         """
-        self._weights = version, pack_weights(version, flat)
+        self._weights = version, pack_weights(version, flat, [env_steps])
         if self.intake is not None:
             used = min(self.intake.store.unrolls, len(self._accepted))
             for peer, incarnation in [self._accepted.popleft() for _ in range(used)]:

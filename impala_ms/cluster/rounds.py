@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from impala_ms.cluster.hub import Hub, Intake
-from impala_ms.cluster.messages import POLL_S, STOP_S, STOP_VERSION, pack_weights, unpack_weights
+from impala_ms.cluster.messages import POLL_S, STOP_S, STOP_VERSION, pack_weights
 from impala_ms.cluster.roster import ALIVE
 from impala_ms.cluster.spoke import Spoke, Weights
 from impala_ms.comm.transport import Pending, RankLostError
@@ -42,9 +42,9 @@ class RoundsHub(Hub):
         self._gathered = np.zeros(shape, np.uint8)
         self._together = True
 
-    def publish(self, version: int, flat: NDArray[np.float32]) -> None:
+    def publish(self, version: int, flat: NDArray[np.float32], env_steps: int = 0) -> None:
         """Keep these weights for the broadcast of the next round."""
-        self._next = pack_weights(version, flat)
+        self._next = pack_weights(version, flat, [env_steps])
 
     def start(self) -> None:
         """Do nothing: there is no thread."""
@@ -76,7 +76,7 @@ class RoundsHub(Hub):
         self._stopping = True
         if self._together and self.roster.of(ALIVE) == set(self.roster.members):
             flat = np.zeros(self._weights_size, np.float32)
-            self._finish(self.transport.broadcast(pack_weights(STOP_VERSION, flat)), STOP_S)
+            self._finish(self.transport.broadcast(pack_weights(STOP_VERSION, flat, [0])), STOP_S)
         return super().stop()
 
     def _finish(self, pending: Pending, timeout_s: float = float("inf")) -> bool:
@@ -105,7 +105,7 @@ class RoundsSpoke(Spoke):
         self._buffers = list(self._free)
         self._done = 0  # pieces of work made in this round
         self._over = False
-        self._message = pack_weights(0, np.zeros(weights_size, np.float32))
+        self._message = pack_weights(0, np.zeros(weights_size, np.float32), [0])
 
     def turn(self) -> tuple[Weights | None, Buffer] | None:
         """Do as ``Spoke.turn``; the first turn of a round waits for new weights."""
@@ -114,9 +114,9 @@ class RoundsSpoke(Spoke):
         if self._done:
             return None, self._buffers[self._done]
         if not self._over and self._finish(self.transport.broadcast(self._message)):
-            version, flat, _ = unpack_weights(self._message, self._size)
-            if version != STOP_VERSION:
-                return (version, flat), self._buffers[0]
+            weights = self._unpacked(self._message)
+            if weights.version != STOP_VERSION:
+                return weights, self._buffers[0]
         while not self.drain():  # the hub ends the run by a STOP
             time.sleep(POLL_S)
         return None

@@ -11,7 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,21 @@ logger = logging.getLogger(__name__)
 
 REPORT_S = 120.0  # limit for the report of an error: a learner that compiles does not receive
 BEATS = 4  # signs of life within heartbeat_s
-Weights = tuple[int, NDArray[np.float32]]  # version and values
+COUNT_BYTES = 8  # env_steps behind the weights
+
+
+class Weights(NamedTuple):
+    """What the hub gives.
+
+    Attributes:
+        version: Number of updates.
+        flat: Values, ``[size]``.
+        env_steps: Of all ranks that act, so far.
+    """
+
+    version: int
+    flat: NDArray[np.float32]
+    env_steps: int
 
 
 class Spoke:
@@ -87,7 +101,7 @@ class Spoke:
         """Prepare to receive weights of that size, and to send work in these buffers."""
         self._size = weights_size
         self._free = deque(buffers)
-        self.mailbox.register(self, [self.hub], weights_bytes(weights_size))
+        self.mailbox.register(self, [self.hub], weights_bytes(weights_size) + COUNT_BYTES)
 
     def turn(self) -> tuple[Weights | None, Buffer] | None:
         """Wait until the next piece of work can be made.
@@ -131,7 +145,11 @@ class Spoke:
 
     def _take_weights(self) -> Weights | None:
         newest, self._newest = self._newest, None
-        return None if newest is None else unpack_weights(newest, self._size)[:2]
+        return None if newest is None else self._unpacked(newest)
+
+    def _unpacked(self, message: NDArray[np.uint8]) -> Weights:
+        version, flat, more = unpack_weights(message, self._size)
+        return Weights(version, flat, int(more[0]))
 
     def _free_buffer(self) -> Buffer | None:
         """A buffer that is not being sent; None if there is none."""

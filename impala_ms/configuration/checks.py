@@ -33,6 +33,33 @@ def whole_unrolls(values: Values) -> list[str]:
     ]
 
 
+def whole_replayed_unrolls(values: Values) -> list[str]:
+    """The replayed part of a batch is whole unrolls, and the replay can fill them."""
+    (batch, envs), part = _batch(values), values.get("trainer.replay_fraction")
+    if not part or not batch or batch % envs:
+        return []
+    problems, new = [], batch // envs
+    exactly, replayed = new * part / (1.0 - part), replayed_unrolls(new, part)
+    if replayed < 1 or abs(replayed - exactly) > 1e-6:
+        fitting = sorted({more / (more + new) for more in (1, new, 3 * new)})
+        problems.append(
+            f"{values.given('trainer.replay_fraction')}: with S = batch_size / num_envs = {batch} /"
+            f" {envs} = {count(new, 'new unroll')}, R = S f / (1 - f) = {exactly:.4g} must be a"
+            f" whole number, as for {', '.join(f'{one:.6g}' for one in fitting)}"
+        )
+    if (kept := values.get("trainer.replay_trajectories")) and kept < envs:
+        problems.append(
+            f"{values.given('trainer.replay_trajectories')}: must be at least"
+            f" {values.given('collect_env.num_envs')}, since whole unrolls are kept"
+        )
+    return problems
+
+
+def replayed_unrolls(new: int, fraction: float) -> int:
+    """R, the replayed unrolls beside so many new ones when they are this part of a batch."""
+    return round(new * fraction / (1.0 - fraction))
+
+
 def synchronous_rounds(values: Values) -> list[str]:
     """When synchronous, every actor gives as many unrolls to a batch."""
     batch, envs = _batch(values)
@@ -73,6 +100,35 @@ def size_of_an_update(values: Values) -> list[str]:
         f"S = batch_size / num_envs = {batch} / {envs} = {count(batch // envs, 'unroll')} per"
         f" update: unroll_length x batch_size = {unroll} x {batch} = {unroll * batch} env steps"
     ]
+
+
+def replay_that_can_be_used(values: Values) -> list[str]:
+    """Learning from a replay can begin, and its numbers fit together."""
+    path = "trainer.{}".format
+    unroll, envs = values.get(path("unroll_length")), values.get("collect_env.num_envs")
+    capacity, start = values.get(path("replay_capacity")), values.get(path("replay_start"))
+    problems = []
+    if unroll and values.get("learner.n_step", 1) > unroll:
+        problems.append(
+            f"{values.given('learner.n_step')}: must be at most"
+            f" {values.given(path('unroll_length'))}, since a return does not go beyond its unroll"
+        )
+    if capacity is None or start is None or not unroll or not envs:
+        return problems
+    kept = capacity // (unroll * envs) * unroll * envs
+    if kept < max(start, 1):
+        problems.append(
+            f"{values.given(path('replay_capacity'))}: whole unrolls of unroll_length x num_envs ="
+            f" {unroll} x {envs} = {unroll * envs} decisions keep {kept:,} of them, fewer than"
+            f" {values.given(path('replay_start'))}: learning would not begin"
+        )
+    total = values.get(path("total_env_steps"))
+    if total is not None and total <= start:
+        problems.append(
+            f"{values.given(path('total_env_steps'))}: must be more than"
+            f" {values.given(path('replay_start'))}, or nothing is learned"
+        )
+    return problems
 
 
 def _batch(values: Values) -> tuple[int, int]:

@@ -102,6 +102,28 @@ ACTOR_CRITIC: Columns = {
     ),
 }
 
+# Of agents that learn the values of actions, from a replay.
+Q_LEARNING: Columns = {
+    "episode_return_all_mean": (
+        "reward",
+        "Mean return of the last 20 training episodes of all environments. `episode_return_mean` "
+        "is of those that explore least, where they explore differently.",
+    ),
+    "epsilon": ("0-1", "Probability of a random action, mean over the environments of actor 1."),
+    "value_mean": (
+        "reward",
+        "Mean value of the actions taken, over the batches since the last row.",
+    ),
+    "target_mean": ("reward", "Mean of what these values are moved to: return and bootstrap."),
+    "td_error_mean": ("reward", "Mean distance between the two."),
+    "replay_rows": ("decisions", "Decisions in the replay that can be drawn."),
+    "replay_age_mean": (
+        "updates",
+        "How much older the weights behind a decision that was learned from are than those behind "
+        "the newest one in the replay. Mean since the last row.",
+    ),
+}
+
 # These columns come first, in this order, in old runs and in new ones.
 FIRST = (
     "wall_time_s updates env_steps env_frames env_steps_per_s updates_per_s episodes "

@@ -26,18 +26,23 @@ class EpisodeMeter:
         self._window = window
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
+        self._all_returns: deque[float] = deque(maxlen=window)
 
-    def add(self, episode_returns: ArrayLike, lengths: ArrayLike) -> None:
+    def add(self, episode_returns: ArrayLike, lengths: ArrayLike, scored: ArrayLike = True) -> None:
         """Add finished episodes, oldest first.
 
         Args:
             episode_returns: ``[n]``, sums of raw rewards.
             lengths: ``[n]``, steps.
+            scored: ``[n]`` bool, whether they count for the window; all count for ``all_mean``.
         """
         returns, steps = np.atleast_1d(episode_returns), np.atleast_1d(lengths)
         if returns.shape != steps.shape:
             raise ValueError(f"{returns.size} returns, but {steps.size} lengths")
         self.count += returns.size
+        self._all_returns.extend(returns[-self._window :].tolist())
+        chosen = np.broadcast_to(np.asarray(scored, np.bool_), returns.shape)
+        returns, steps = returns[chosen], steps[chosen]
         self._returns.extend(returns[-self._window :].tolist())
         self._lengths.extend(steps[-self._window :].tolist())
 
@@ -45,6 +50,11 @@ class EpisodeMeter:
     def return_mean(self) -> float | None:
         """Mean return of the window; None until it is full."""
         return self._mean(self._returns)
+
+    @property
+    def all_return_mean(self) -> float | None:
+        """Mean return of the last episodes of all environments, however much they explore."""
+        return self._mean(self._all_returns)
 
     @property
     def length_mean(self) -> float | None:

@@ -66,27 +66,33 @@ class Recorder:
         statistics: Mapping[str, float],
         lags: NDArray[np.int64],
         actor_waits: NDArray[np.float32],
-        env_steps: int,
+        new: int,
+        learned: int | None = None,
+        keeps: bool = False,
     ) -> None:
         """Count one update.
 
         Args:
             statistics: Numbers of the update by column name; and ``applied``, whether the weights
                 were changed.
-            lags: ``[S]`` policy lag of each unroll, in updates.
-            actor_waits: ``[S]`` share of time that the actor of each unroll waited.
-            env_steps: Valid rows in the batch.
+            lags: ``[S]`` policy lag of each new unroll, in updates.
+            actor_waits: ``[S]`` share of time that the actor of each of them waited.
+            new: Valid rows that have come since the last update.
+            learned: Rows that were learned from; None: the new ones.
+            keeps: Whether new rows are kept, to be learned from later, if the update was skipped.
         """
         if statistics["applied"]:
             self.updates += 1
-            self.env_steps += env_steps
-            self.rows_learned += env_steps
+            self.rows_learned += new if learned is None else learned
             for name, value in statistics.items():
                 if name != "applied":
                     self._means.setdefault(name, MeanMax()).add(value)
         else:
             self.updates_skipped += 1
-            self.env_steps_dropped += env_steps
+        if statistics["applied"] or keeps:
+            self.env_steps += new
+        else:
+            self.env_steps_dropped += new
         self._learning_rate = statistics["learning_rate"]
         self._lag.add(lags)
         self._actor_wait.add(actor_waits)

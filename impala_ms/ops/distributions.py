@@ -122,6 +122,43 @@ class Categorical:
         return -(ops.exp(log_probs) * log_probs).sum(-1)
 
 
+class EpsilonGreedy(Categorical):
+    """A choice among ``num_actions`` discrete actions by their values; sometimes at random.
+
+    The noise says at random where, and for which action: so the choice is a part of compiled code.
+    """
+
+    def noise(self, rng, shape, epsilon=0.0):
+        """Draw the random numbers that ``sample`` needs.
+
+        Args:
+            rng: ``numpy.random.Generator``.
+            shape: Leading shape, such as ``(T, E)``.
+            epsilon: Probability of a random action, a number or ``[E]``.
+
+        Returns:
+            ``[*shape, A]`` float32: zeros where the best action is taken, else numbers above 0.
+        """
+        random = rng.random(shape) < epsilon
+        order = 1.0 - rng.random((*shape, self.num_actions), dtype=np.float32)  # (0, 1]
+        return np.where(random[..., None], order, np.float32(0.0))
+
+    def sample(self, values, noise):
+        """The action of the highest value or, where there is noise, of the largest noise.
+
+        Args:
+            values: ``[N, A]`` float32, those of forbidden actions masked.
+            noise: ``[N, A]`` float32 from ``noise``; zeros give the best action.
+
+        Returns:
+            ``[N]`` int32 actions.
+        """
+        values, noise = as_tensor(values), as_tensor(noise)
+        random = noise.max(-1, keepdims=True) > 0.0
+        order = ops.where(values > FORBIDDEN, noise, ops.full_like(noise, -1.0))
+        return ops.argmax(ops.where(random, order, values), -1).astype(ms.int32)
+
+
 class MultiCategorical:
     """Several discrete actions at once, independent given the observation.
 

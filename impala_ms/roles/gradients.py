@@ -16,7 +16,7 @@ from impala_ms.agents import build
 from impala_ms.agents.learner import GradientLearner
 from impala_ms.classes import resolve
 from impala_ms.roles.acting import Acting
-from impala_ms.trajectory import Layout
+from impala_ms.trajectory import Batches, Layout
 
 TEXT_BYTES = 256  # limit of the text that says what is not finite
 
@@ -201,6 +201,14 @@ class Gradients:
         self.learner_type = resolve(config.algorithm_config["learner"]["type"])
         self.per_update = self.needed = config.trainer_params["gradients_per_update"]
 
+    def recorded(self, policy):
+        """Further arguments of ``TrajectorySpec``."""
+        return {}
+
+    def store(self, layout):
+        """Where the server takes its gradients from."""
+        return Batches(layout, self.per_update)
+
     def acting(self, spec, policy, parts):
         """``(layout of the messages, trainer of a worker)``."""
         parts.spec = spec
@@ -220,7 +228,7 @@ class Gradients:
         )
         return self.layout(spec, policy), server
 
-    def row(self, dropped):
+    def row(self, recorder, dropped):
         """Further columns of a row, when so many gradients were dropped since the last row."""
         return {"gradients_dropped": dropped}
 

@@ -7,13 +7,9 @@ gradients.
 
 import time
 
-import numpy as np
-
 from impala_ms import compat
 from impala_ms.errors import RunError
-from impala_ms.replay import Replay
 from impala_ms.roles.records import Records
-from impala_ms.seeds import FOR_REPLAY
 
 TAKE_S = 0.2  # longest wait for a batch before signals are checked again
 SKIPS_IN_A_ROW = 10  # so many skipped updates in a row end the run
@@ -38,8 +34,6 @@ class Learning:
         self.records = Records(parts, params)
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
-        seed = params["seed"], self.process.config.epoch, FOR_REPLAY
-        self.replay = Replay(params.get("replay_batches", 1), np.random.default_rng(seed))
 
     def run(self):
         """Learn until the steps are reached, the user stops the run or a rank fails; then save."""
@@ -68,8 +62,8 @@ class Learning:
             batch = self.next_batch()
         self.recorder.waiting.end(time.monotonic())
         loss = self.update(batch)
-        self.store.give_back(batch)
-        self.hub.publish(self.version, self.learner.weights.read())
+        if self.partner is None or not self.store.is_due():  # with N = 1, when it acts next
+            self.hub.publish(self.version, self.learner.weights.read(), self.recorder.env_steps)
         self.records.keep(self.finished())
         return loss, self.recorder.episodes.return_mean, self.recorder.env_steps
 
@@ -77,9 +71,10 @@ class Learning:
         """The next full batch, or None if there is none yet."""
         if self.partner is None:
             return self.hub.take(TAKE_S)
-        self.serve()  # N = 1: learner and actor take turns in this process
-        self.partner.turn()
-        self.serve()
+        if not self.store.is_due():  # N = 1: learner and actor take turns in this process
+            self.serve()
+            self.partner.turn()
+            self.serve()
         return self.hub.take(0.0)
 
     def serve(self):
@@ -88,20 +83,15 @@ class Learning:
             pass
 
     def update(self, batch):
-        """Learn from a batch and count it; return the loss."""
+        """Learn from a batch, give it back and count it; return the loss."""
         self.records.took_s = time.monotonic()
-        env_steps = self.recorder.env_steps
-        statistics = self.learner.learn(batch, env_steps)
-        replayed = self.params.get("replay_updates", 0)
-        if replayed:
-            self.replay.add(batch)
-        for _ in range(replayed):
-            again = self.replay.draw()
-            if self.learner.learn(again, env_steps, new=False)["applied"]:
-                self.recorder.rows_learned += self.store.layout.valid_rows(again)
-        rows = self.store.layout.valid_rows(batch)
-        lags = self.version - batch["behaviour_version"]
-        self.recorder.add_update(statistics, lags, batch["wait_fraction"], rows)
+        statistics = self.learner.learn(batch, self.recorder.env_steps)
+        errors = statistics.pop("errors", None)
+        new, learned = self.store.rows(batch)
+        lags, waits = self.version - batch["behaviour_version"], batch["wait_fraction"]
+        described = statistics | self.store.columns()
+        self.recorder.add_update(described, lags, waits, new, learned, self.store.keeps)
+        self.store.give_back(batch, errors)
         self.version += 1
         self.check_skips(statistics)
         return statistics["loss_total"]

@@ -79,7 +79,7 @@ class Records:
             "actors_expected": self.params["actors"] * concurrent,
         }
         works, self.works_dropped = self.works_dropped, self.hub.intake.dropped
-        row |= self.parts.work.row(self.works_dropped - works)
+        row |= self.parts.work.row(self.recorder, self.works_dropped - works)
         self.last_row = row
         self.parts.sinks.write(row)
         logger.info(

@@ -27,7 +27,6 @@ from impala_ms.metrics.columns import together
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
 from impala_ms.run_dir import adopt, nothing_left, record
-from impala_ms.trajectory import Batches
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +45,7 @@ class RoleSession(compat.Session):
         self.process, self.config = run, run.config
         self.hub = self.spoke = None
         self.environment = self.sinks = self.loop = None
+        self.synchronous = self.params.get("synchronous", False)
         self.algorithm = algorithms.module_of(run.config.algorithm)
         self.work = resolve(self.algorithm.work)(run.config)
         if run.hub_end is not None:
@@ -55,8 +55,8 @@ class RoleSession(compat.Session):
 
     def make_hub(self, mailbox):
         """Make the hub, on the rank that learns."""
-        params, rounds = self.params, self.params["synchronous"] and mailbox.transport.concurrent
-        every = self.config.actors if self.params["synchronous"] else None
+        params, rounds = self.params, self.synchronous and mailbox.transport.concurrent
+        every = self.config.actors if self.synchronous else None
         return (RoundsHub if rounds else Hub)(
             mailbox,
             self.config.places[0].hub_of,
@@ -70,7 +70,7 @@ class RoleSession(compat.Session):
 
     def make_spoke(self, mailbox):
         """Make the spoke, on a rank that acts."""
-        rounds = self.params["synchronous"] and mailbox.transport.concurrent
+        rounds = self.synchronous and mailbox.transport.concurrent
         return (RoundsSpoke if rounds else Spoke)(
             mailbox,
             self.process.place.spoke_of[0] if self.process.place.spoke_of else 0,
@@ -88,7 +88,7 @@ class RoleSession(compat.Session):
             self.spoke.send(BYE, encode({}))
             logger.info("told to stop after %d env steps", acting.loop.actor.env_steps)
             return
-        wanted = self.config.actors if self.params["synchronous"] else 1
+        wanted = self.config.actors if self.synchronous else 1
         spaces = self.hub.await_hello(wanted, lambda: self.process.stop_requested)
         if spaces is not None:
             self.build_learning(spaces, acting).train()
@@ -111,7 +111,7 @@ class RoleSession(compat.Session):
         of_actions = seeds.of_actions(params["seed"], epoch, number, process.incarnation)
         rng = np.random.default_rng(of_actions)
         actor = build.make_actor(config, policy, self.environment, rng)
-        spec = build.make_spec(config, spaces, policy)
+        spec = build.make_spec(config, spaces, policy, **self.work.recorded(policy))
         parts = SimpleNamespace(
             actor=actor,
             spoke=spoke,
@@ -141,7 +141,7 @@ class RoleSession(compat.Session):
             logger.info(line)
             process.console.write(f"{line}\n")
         policy = build.make_policy(config, spaces)
-        spec = build.make_spec(config, spaces, policy)
+        spec = build.make_spec(config, spaces, policy, **self.work.recorded(policy))
         layout, learner = self.work.learning(spec, policy)
         state = self.restore(learner, spaces)
         size = sum(parameter.size for parameter in policy.get_parameters())
@@ -152,11 +152,11 @@ class RoleSession(compat.Session):
                 f"resumed from {state['path'].name}: {recorder.env_steps:,} env steps, "
                 f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
-        store = Batches(layout, self.work.per_update)
+        store = self.work.store(layout)
         version = recorder.updates + recorder.updates_skipped
-        lag = params["max_policy_lag"]
+        lag = params.get("max_policy_lag")
         hub.begin(Intake(layout, store, max_policy_lag=lag, version=version), learner.weights.size)
-        hub.publish(version, learner.weights.read())
+        hub.publish(version, learner.weights.read(), recorder.env_steps)
         hub.mailbox.pump()  # sends the first weights before the step is compiled
         parts = SimpleNamespace(
             learner=learner,
@@ -183,7 +183,7 @@ class RoleSession(compat.Session):
         elif not self.loop.finished():
             process.console.write("compiling the learner's step, then it begins\n")
             began = time.perf_counter()
-            learner.warm_up(layout.batch(self.work.per_update))
+            learner.warm_up(store.example())
             logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
         # A resume changes the run folder only from here on: everything that may fail was tried.
         parts.sinks = self.sinks = self.make_sinks(recorder, learner)
@@ -206,6 +206,7 @@ class RoleSession(compat.Session):
             return state | {"path": path}
         if self.params["init_from"]:
             begun_with = build.begin_with(self.config, learner, spaces)
+            learner.take_over()
             self.process.console.write(f"the first weights are those of {begun_with}\n")
         return {}
 

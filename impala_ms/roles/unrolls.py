@@ -3,8 +3,15 @@
 Input: ``Config``. Output: the loop of an actor, the learner, and the layout of their messages.
 """
 
+import numpy as np
+
 from impala_ms.agents import build
+from impala_ms.configuration.checks import replayed_unrolls
+from impala_ms.memory import check_room
+from impala_ms.replay.trajectories import TrajectoryReplay, ring_bytes
 from impala_ms.roles.acting import ActorTrainer
+from impala_ms.seeds import FOR_REPLAY
+from impala_ms.trajectory import Batches
 
 
 class Unrolls:
@@ -31,11 +38,26 @@ class Unrolls:
         per_round = self.per_update // config.actors
         self.in_flight = per_round if params["synchronous"] else params["unrolls_in_flight"]
 
+    def recorded(self, policy):
+        """Further arguments of ``TrajectorySpec``."""
+        return {}
+
+    def store(self, layout):
+        """Where the learner takes its batches from."""
+        params = self.config.trainer_params
+        if not (fraction := params.get("replay_fraction", 0.0)):
+            return Batches(layout, self.per_update)
+        kept = params["replay_trajectories"]
+        check_room(ring_bytes(layout, kept), "trainer.replay_trajectories", kept)
+        replayed = replayed_unrolls(self.per_update, fraction)
+        rng = np.random.default_rng((params["seed"], self.config.epoch, FOR_REPLAY))
+        return TrajectoryReplay(layout, self.per_update, replayed=replayed, kept=kept, rng=rng)
+
     def acting(self, spec, policy, parts):
         """``(layout of the messages, trainer of an actor)``."""
         return spec, ActorTrainer(parts, self.config.trainer_params)
 
-    def row(self, dropped):
+    def row(self, recorder, dropped):
         """Further columns of a row, when so many unrolls were dropped since the last row."""
         return {}
 

@@ -14,6 +14,7 @@ from impala_ms.configuration.checks import (
     one_unroll_of_each_actor,
     size_of_an_update,
     synchronous_rounds,
+    whole_replayed_unrolls,
     whole_unrolls,
 )
 from impala_ms.configuration.values import Setting
@@ -61,16 +62,22 @@ VTRACE = {
     ),
 }
 
+# Section 5.2.2 of the paper.
 REPLAY = {
-    "replay_updates": Setting(
-        0,
-        "int",
-        "gradient steps",
-        ">= 0",
-        "Each update makes so many more gradient steps, each with an earlier batch.",
+    "replay_fraction": Setting(
+        0.0,
+        "float",
+        "",
+        "[0, 1)",
+        "f: this part of what an update learns from is replayed. Beside S new unrolls a batch has "
+        "R = S f / (1 - f) unrolls of earlier trajectories, a whole number.",
     ),
-    "replay_batches": Setting(
-        16, "int", "batches", ">= 1", "So many of the newest batches are kept for replay_updates."
+    "replay_trajectories": Setting(
+        10_000,
+        "int",
+        "trajectories of one environment",
+        ">= 1",
+        "So many of the newest trajectories are kept for replay_fraction.",
     ),
 }
 
@@ -149,6 +156,15 @@ automatic = {
 
 # Of metrics.csv, beside those that all algorithms have.
 columns = ACTOR_CRITIC | {
+    "replay_trajectories": (
+        "trajectories",
+        "Trajectories in the replay. Empty without replay_fraction.",
+    ),
+    "replay_age_mean": (
+        "updates",
+        "How much older the weights behind a replayed trajectory are than those behind the newest "
+        "one. Mean since the last row. Empty without replay_fraction.",
+    ),
     "rho_mean": (
         "",
         "Mean ratio of the learner's to the actor's probability of the action taken, before "
@@ -167,6 +183,7 @@ def check(values):
         *one_learner(values),
         *whole_unrolls(values),
         *synchronous_rounds(values),
+        *whole_replayed_unrolls(values),
         *baseline_without_core(values),
     ]
 

@@ -1,0 +1,1 @@
+"""Ape-X DQN: many actors explore differently, one learner draws by priority."""

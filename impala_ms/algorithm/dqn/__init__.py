@@ -1,0 +1,1 @@
+"""DQN: a replay of transitions, action values, a target network."""
