@@ -48,7 +48,8 @@ class QLearner(GradientLearner):
 
     def take_over(self):
         """Let the target network begin with the weights, too."""
-        self.target_weights.write(self.weights.read())
+        for target, source in self.pairs:
+            target.set_data(ms.Tensor(source.asnumpy().copy()))
 
     def loss(
         self, observation, next_observation, action, returns, discounts, weights, next_mask=None
