@@ -34,7 +34,8 @@ ALLOWED = {
     "spaces": ({"numpy"}, set()),
     "frames": ({"numpy"}, set()),
     "trajectory": ({"numpy"}, set()),
-    "replay": ({"numpy"}, set()),
+    "memory": (set(), {"errors"}),
+    "replay": ({"numpy"}, {"trajectory"}),
     "metrics": ({"numpy", "tensorboardX"}, set()),
     "comm": ({"numpy"}, set()),
     "cluster": ({"numpy"}, {"comm", "errors", "trajectory"}),
@@ -47,12 +48,12 @@ ALLOWED = {
     "compat": ({"mindspore", "mindspore_rl", "gymnasium"}, set()),
     "agents": (
         {"mindspore", "numpy"},
-        {*BASE, "checkpoint", "classes", "compat", "envs", "frames", "nets", "ops"},
+        {*BASE, "checkpoint", "classes", "compat", "envs", "frames", "nets", "ops", "replay"},
     ),
     "roles": (
         {"mindspore", "numpy"},
         {*BASE, "agents", "checkpoint", "cluster", "compat", "device", "envs", "lean", "metrics"}
-        | {"classes", "configuration", "replay", "run_dir", "snapshots"},
+        | {"classes", "configuration", "memory", "replay", "run_dir", "snapshots"},
     ),
     "process": (
         set(),

@@ -536,7 +536,7 @@ def test_observation_statistics_count_each_row_once():
     learner = VTraceLearner(policy, BASE | {"lr": 0.1}, TOTAL_ENV_STEPS)
     batches = [random_batch(2, 3, seed) for seed in (0, 1)]
     learner.learn(batches[0])
-    learner.learn(batches[0], new=False)
+    learner.learn(batches[0] | {"new": np.zeros(2, np.float32)})
     broken = {name: values.copy() for name, values in random_batch(2, 3, 2).items()}
     broken["reward"][0, 0, 0] = np.nan
     assert not np.isfinite(learner.learn(broken)["loss_total"])

@@ -81,7 +81,15 @@ OPTIONS = (
     *("--log_interval_s", "0.000001", "--checkpoint_interval_s", "0.000001"),
     *("--tensorboard", "false"),
 )
-OWN = {"trainer.batch_size": "4"}  # where the algorithm has such a key
+# Where the algorithm has such a key: an update for each unroll, and a replay beside new unrolls.
+OWN = {
+    "trainer.batch_size": "4",
+    "trainer.replay_fraction": "0.5",
+    "trainer.replay_capacity": "100",
+    "trainer.replay_start": "10",
+    "trainer.replay_ratio": "0.4",
+    "trainer.priority_exponent": "0.6",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

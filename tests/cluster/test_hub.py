@@ -109,7 +109,8 @@ class Group:
         self.hub.transport.dead[rank] = what
 
     def publish(self, version):
-        self.hub.publish(version, np.full(WEIGHTS_SIZE, version, np.float32))
+        flat = np.full(WEIGHTS_SIZE, version, np.float32)
+        self.hub.publish(version, flat, env_steps=11 * version)
 
     def send_unroll(self, rank, version=0, ended=(), **fields):
         """Send an unroll, if the spoke has a free buffer; whether it had one."""
@@ -238,8 +239,8 @@ class TestWeights:
         assert actor._take_weights()[0] == 0
         group.pump()
         actor.drain()
-        version, flat = actor._take_weights()
-        assert version == 4
+        version, flat, env_steps = actor._take_weights()
+        assert (version, env_steps) == (4, 44)
         np.testing.assert_array_equal(flat, np.full(WEIGHTS_SIZE, 4, np.float32))
 
     def test_same_weights_are_not_sent_twice(self):
@@ -256,7 +257,7 @@ class TestWeights:
     def test_spoke_takes_the_last_weights_that_arrived(self):
         group = Group(actors=1).begin()
         for version in (1, 2, 3):
-            message = pack_weights(version, np.zeros(WEIGHTS_SIZE, np.float32))
+            message = pack_weights(version, np.zeros(WEIGHTS_SIZE, np.float32), [0])
             group.hub.transport.send(1, WEIGHTS, message)
         group.spokes[1].drain()
         assert group.spokes[1]._take_weights()[0] == 3

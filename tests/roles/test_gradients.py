@@ -223,11 +223,11 @@ class TestServer:
     def test_an_update_with_a_gradient_that_is_not_finite_is_skipped_and_counted(self, optimizer):
         server = make_server(optimizer=optimizer)
         recorder = Recorder(0.0)
-        layout = SimpleNamespace(valid_rows=lambda batch: int(batch["valid_rows"].sum()))
+        spec = TestLayout().spec(observation={"": ((1,), np.float32)})
         parts = SimpleNamespace(
             learner=server,
             hub=None,
-            store=SimpleNamespace(layout=layout),
+            store=Batches(GradientLayout(spec, server.size, STATISTICS), 2),
             recorder=recorder,
             process=SimpleNamespace(config=SimpleNamespace(epoch=0)),
             partner=None,

@@ -10,6 +10,7 @@ from impala_ms.metrics import progress
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.roles.learning import Learning
 from impala_ms.roles.records import Records
+from impala_ms.trajectory import Batches
 from tests.cluster.test_hub import SPEC
 
 STEPS = 3 * 2  # environment steps of a batch
@@ -19,8 +20,9 @@ def learned_from(number, **params):
     """``(calls of learn, recorder)``; a call is ``(number of the batch, steps so far)``."""
     calls = []
 
-    def learn(batch, env_steps, new=True):
-        assert new == (len(calls) % (1 + params["replay_updates"]) == 0)
+    def learn(batch, env_steps):
+        assert ("new" in batch) == (len(calls) % (1 + params["replay_updates"]) > 0)
+        assert not batch.get("new", np.zeros(1)).any()
         calls.append((int(batch["reward"][0, 0, 0]), env_steps))
         return {"loss_total": 0.0, "learning_rate": 0.1, "applied": True}
 
@@ -28,7 +30,7 @@ def learned_from(number, **params):
     parts = SimpleNamespace(
         learner=SimpleNamespace(learn=learn),
         hub=None,
-        store=SimpleNamespace(layout=SPEC),
+        store=Batches(SPEC, 1),
         partner=None,
         recorder=recorder,
         process=SimpleNamespace(config=SimpleNamespace(epoch=params.pop("epoch", 0))),
@@ -65,7 +67,8 @@ def test_with_one_rank_all_that_its_actor_said_is_read_before_the_actors_next_tu
         mailbox=SimpleNamespace(pump=lambda: bool(said) and bool(said.pop(0))),
         take=lambda timeout_s: None,
     )
-    learning = SimpleNamespace(partner=SimpleNamespace(turn=turn), hub=hub)
+    store = SimpleNamespace(is_due=lambda: False)
+    learning = SimpleNamespace(partner=SimpleNamespace(turn=turn), hub=hub, store=store)
     learning.serve = lambda: Learning.serve(learning)
     for _ in range(2):
         Learning.next_batch(learning)
