@@ -101,8 +101,8 @@ class Intake:
         ended = work["episode_length"] > 0
         if not (stopping or problem) and ended.any():
             scored = np.broadcast_to(work.get("scored", np.True_), ended.shape)
-            of_episodes = work["episode_return"], work["episode_length"], scored
-            self.episodes.append(tuple(values[ended] for values in of_episodes))
+            returns, lengths = work["episode_return"][ended], work["episode_length"][ended]
+            self.episodes.append((returns, lengths, scored[ended]))
         return Taken(actor_steps, accepted, problem)
 
 

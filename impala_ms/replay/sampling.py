@@ -6,6 +6,8 @@ the weights of their losses.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ from impala_ms.replay.sum_tree import Slots, SumTree
 
 SMALLEST_ERROR = 1e-6  # so that a row without an error can still be drawn
 
-Errors = NDArray[np.floating]
+Errors = NDArray[np.floating[Any]]
 
 
 class Uniform:

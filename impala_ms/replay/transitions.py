@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from impala_ms.replay.limiter import RateLimiter
 from impala_ms.replay.n_step import n_step
 from impala_ms.replay.rewards import Rewards
-from impala_ms.replay.sampling import Prioritized, Uniform
+from impala_ms.replay.sampling import Errors, Prioritized, Uniform
 from impala_ms.trajectory import Batch, Fields, TrajectorySpec
 
 
@@ -141,7 +141,7 @@ class TransitionReplay:
             "wait_fraction": np.array(waits, np.float32),
         }
 
-    def give_back(self, batch: Batch, errors: NDArray[np.floating] | None = None) -> None:
+    def give_back(self, batch: Batch, errors: Errors | None = None) -> None:
         """End the use of a batch.
 
         Args:

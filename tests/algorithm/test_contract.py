@@ -71,7 +71,7 @@ class TestConfiguration:
 
 
 EVERY, EPISODES = 5, 2  # updates between evaluations; episodes of each
-STEPS = 300
+STEPS = 600
 OPTIONS = (
     *("--env", "tests.fakes:Counting-v0", "--num_envs", "2", "--unroll_length", "5"),
     # An episode of nine steps is never counted: its last step pays NaN.
@@ -188,13 +188,15 @@ class TestSession:
         assert None not in rows[-1].values()
         assert [row["updates"] for row in rows] == list(range(1, len(rows) + 1))
         for row in rows:
-            assert row["env_frames"] == row["env_steps"] <= row["rows_learned"]
+            assert row["env_frames"] == row["env_steps"]
+            if "replay_rows" not in row:  # those that are kept need not be learned from
+                assert row["env_steps"] <= row["rows_learned"]
             assert (row["policy_lag_max"], row["ranks_alive"], row["updates_skipped"]) == (0, 1, 0)
         assert rows[-1]["env_steps"] == run.summary["env_steps"]
 
     def test_returns_are_those_of_the_episodes_that_were_accepted(self, run):
         row = run.rows[-1]
-        assert 3.0 < row["episode_return_mean"] == row["episode_length_mean"] < 5.0
+        assert 3.0 < row["episode_return_mean"] == row["episode_length_mean"] <= 5.0
 
     def test_evaluations_are_at_their_interval_and_of_other_environments(self, run):
         last = run.rows[-1]["updates"]

@@ -1,6 +1,6 @@
 """The replay of transitions at Atari's size: how long draws and additions take, and its memory.
 
-    python tests/benchmarks/replaying.py
+python tests/benchmarks/replaying.py
 """
 
 import argparse

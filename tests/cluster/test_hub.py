@@ -358,8 +358,9 @@ class TestUnrolls:
         group.pump()
         group.send_unroll(1)
         group.pump()
-        ((returns, lengths),) = group.hub.intake.episodes
+        ((returns, lengths, scored),) = group.hub.intake.episodes
         assert (returns.tolist(), lengths.tolist()) == ([-1.0, 7.5], [9, 3])
+        assert scored.tolist() == [True, True]
 
     @pytest.mark.parametrize("field", ["reward", "observation", "behaviour_logits"])
     def test_non_finite_unroll_is_dropped_with_rank_field_and_step(self, field, caplog):

@@ -45,7 +45,7 @@ def test_weights_of_each_hub_reach_the_spoke_under_it():
         rank.publish(hub, version)
     rank.pump()
     weights = [spoke.turn()[0] for spoke in rank.spokes]
-    assert [version for version, _ in weights] == [7, 8]
+    assert [one.version for one in weights] == [7, 8]
     assert [flat.tolist() for _, flat in weights] == [[7.0] * WEIGHTS_SIZE, [8.0] * WEIGHTS_SIZE]
 
 
