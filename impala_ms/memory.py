@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 
 from impala_ms.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 MEMINFO = Path("/proc/meminfo")
 GROUP = Path("/sys/fs/cgroup")  # of a container
@@ -37,7 +34,7 @@ def in_words(size: float) -> str:
 
 
 def check_room(needed: int, path: str, value: int) -> None:
-    """Refuse a replay that does not fit into the memory that is free; log how much it takes.
+    """Refuse a replay that does not fit into the memory that is free.
 
     Args:
         needed: Bytes of the full replay.
@@ -48,7 +45,6 @@ def check_room(needed: int, path: str, value: int) -> None:
         ConfigError: If it does not fit.
     """
     free = free_bytes()
-    logger.info("the replay takes up to %s", in_words(needed))
     if needed > free:
         raise ConfigError(
             f"{path} = {value:,}: such a replay takes {in_words(needed)}, and {in_words(free)} are "

@@ -289,6 +289,10 @@ class Batches:
         """Return a batch after learning, so that it can be filled again."""
         self._free.append(batch)
 
+    def notes(self, resumed: bool) -> list[str]:
+        """Lines for the start of a run."""
+        return []
+
     def columns(self) -> dict[str, float]:
         """Further columns of ``metrics.csv`` that describe the batch taken last."""
         return {}

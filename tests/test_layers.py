@@ -35,7 +35,7 @@ ALLOWED = {
     "frames": ({"numpy"}, set()),
     "trajectory": ({"numpy"}, set()),
     "memory": (set(), {"errors"}),
-    "replay": ({"numpy"}, {"trajectory"}),
+    "replay": ({"numpy"}, {"memory", "trajectory"}),
     "metrics": ({"numpy", "tensorboardX"}, set()),
     "comm": ({"numpy"}, set()),
     "cluster": ({"numpy"}, {"comm", "errors", "trajectory"}),

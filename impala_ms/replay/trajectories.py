@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from impala_ms.memory import in_words
 from impala_ms.trajectory import Batch, Batches, Fields, Layout
 
 # Fields that the learner does not read of a replayed trajectory.
@@ -82,6 +83,13 @@ class TrajectoryReplay(Batches):
         new = np.zeros(self.unrolls + self.replayed, np.float32)
         new[: self.unrolls] = 1.0
         return batch | {name: batch[name][: self.unrolls] for name in OF_NEW_UNROLLS} | {"new": new}
+
+    def notes(self, resumed: bool) -> list[str]:
+        """Lines for the start of a run."""
+        lines = [f"the replay takes up to {in_words(self.nbytes)}"]
+        if resumed:
+            lines.append("the replay is not in checkpoints: it begins with new trajectories")
+        return lines
 
     def columns(self) -> dict[str, float]:
         """Further columns of ``metrics.csv`` that describe the batch taken last."""

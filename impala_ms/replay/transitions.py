@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from impala_ms.memory import in_words
 from impala_ms.replay.limiter import RateLimiter
 from impala_ms.replay.n_step import n_step
 from impala_ms.replay.rewards import Rewards
@@ -154,6 +155,16 @@ class TransitionReplay:
         with self._changed:
             same = self._generations[slots // self._unroll_rows] == generations
             self.sampler.update(slots[same], errors[same])
+
+    def notes(self, resumed: bool) -> list[str]:
+        """Lines for the start of a run."""
+        lines = [f"the replay takes up to {in_words(self.nbytes)}"]
+        if resumed:
+            lines.append(
+                "the replay is not in checkpoints: it is filled with "
+                f"{self.limiter.start:,} decisions again before learning goes on"
+            )
+        return lines
 
     def columns(self) -> dict[str, float]:
         """Further columns of ``metrics.csv`` that describe the batch taken last."""

@@ -153,6 +153,9 @@ class RoleSession(compat.Session):
                 f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
         store = self.work.store(layout)
+        for line in store.notes(config.resume is not None):
+            logger.info(line)
+            process.console.write(f"{line}\n")
         version = recorder.updates + recorder.updates_skipped
         lag = params.get("max_policy_lag")
         hub.begin(Intake(layout, store, max_policy_lag=lag, version=version), learner.weights.size)
