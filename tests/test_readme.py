@@ -21,11 +21,11 @@ from tests.conftest import ROOT
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README_CN.md"
 DOCS = ROOT / "docs"
 WALK = ROOT / "impala_ms" / "algorithm" / "impala" / "README.md"
-GRADIENT = ROOT / "impala_ms" / "algorithm" / "a3c" / "README.md"
+WALKS = sorted((ROOT / "impala_ms" / "algorithm").glob("*/README.md"))
 EXAMPLES = ROOT / "example"
 WRITTEN = [page for page in DOCS.glob("*.md") if "impala_ms.pages -->" not in page.read_text()]
 PAGES = sorted(
-    [ENGLISH, CHINESE, WALK, GRADIENT, *WRITTEN, *EXAMPLES.glob("*/README.md")],
+    [ENGLISH, CHINESE, *WALKS, *WRITTEN, *EXAMPLES.glob("*/README.md")],
     key=lambda page: page.as_posix(),
 )
 EACH = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
@@ -345,7 +345,7 @@ def defined_in(file):
     return found
 
 
-@pytest.mark.parametrize("page", [WALK, GRADIENT], ids=["trajectory", "gradient"])
+@pytest.mark.parametrize("page", WALKS, ids=lambda page: page.parent.name)
 def test_functions_of_a_walk_exist(page):
     assert len(stops(page)) >= 8
     for file, _, functions in stops(page):
