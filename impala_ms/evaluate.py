@@ -77,11 +77,11 @@ def play_checkpoint(arguments):
     checkpoint.restore(player.parameters(), checkpoint.of_network(saved, state), path)
     returns = player.play("", seeds.FOR_EVALUATION)
     if not arguments.json:
-        return f"{in_words(returns, arguments.greedy)} of {path}"
+        return f"{in_words(returns, player.greedy)} of {path}"
     return json.dumps(
         {
             "episodes": len(returns),
-            "greedy": arguments.greedy,
+            "greedy": player.greedy,
             "return_mean": returns.mean(),
             "return_stderr": standard_error(returns),
             "returns": returns.tolist(),
@@ -138,7 +138,8 @@ class Player:
         environment.close()
         self.actor = build.make_actor(config, policy, None, None)
         self.evaluate_policy = build.evaluate_policy
-        self.config, self.episodes, self.greedy = config, episodes, greedy
+        self.config, self.episodes = config, episodes
+        self.greedy = greedy or not self.actor.samples
 
     def parameters(self):
         """``{name: Parameter}`` of the network."""

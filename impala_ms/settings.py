@@ -280,7 +280,7 @@ Q_LEARNING = {
         "n: a return sums so many rewards, where the episode and the unroll are long enough.",
     ),
     "double": Setting(
-        True,
+        False,
         "bool",
         "",
         "",

@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from impala_ms.finite import non_finite
+from impala_ms.store import Store
+
 ALIGNMENT_BYTES = 64
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 Fields = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # shape and dtype by name
 Batch = dict[str, NDArray[Any]]
@@ -191,42 +193,7 @@ class TrajectorySpec(Layout):
         return non_finite(unroll)
 
 
-def non_finite(unroll: Mapping[str, NDArray[Any]]) -> str | None:
-    """Find a NaN or an infinity in an unroll.
-
-    Args:
-        unroll: Views of one unroll.
-
-    Returns:
-        None, or a phrase with the field, the value, the step of the unroll and the environment.
-    """
-    for name, values in unroll.items():
-        if name.startswith(("episode", "wait")):
-            continue
-        # A sum is not finite if an element is not, and reads the array only once. float64 does not
-        # overflow on finite float32 values.
-        with np.errstate(invalid="ignore", over="ignore"):
-            if values.dtype.kind != "f":
-                continue
-            if values.dtype.itemsize > 4:  # the network reads float32
-                values = np.where(np.abs(values) > FLOAT32_MAX, np.inf, values)
-            if np.isfinite(values.sum(dtype=np.float64)):
-                continue
-        where = np.argwhere(~np.isfinite(values))
-        if len(where):
-            value = values[tuple(where[0])]
-            if name in ("last_action", "last_reward", "core_state"):
-                return f"{name} is {value} before an unroll, environment {int(where[0][0])}"
-            step, env = (int(i) for i in where[0][:2])
-            if name.startswith("observation"):
-                step -= len(values) - len(unroll["first"])  # older frames of a stack
-            if step < 0:
-                return f"{name} is {value} {-step} steps before an unroll, environment {env}"
-            return f"{name} is {value} at step {step} of an unroll, environment {env}"
-    return None
-
-
-class Batches:
+class Batches(Store):
     """Two batches: the receiving thread fills one while the learner learns from the other.
 
     Args:
@@ -235,10 +202,7 @@ class Batches:
 
     Attributes:
         completed: Number of batches filled so far. The next batch is used after so many updates.
-        keeps: Whether unrolls stay after they were learned from.
     """
-
-    keeps = False
 
     def __init__(self, layout: Layout, unrolls: int) -> None:
         """Make both batches, empty."""
@@ -288,14 +252,6 @@ class Batches:
     def give_back(self, batch: Batch, errors: NDArray[Any] | None = None) -> None:
         """Return a batch after learning, so that it can be filled again."""
         self._free.append(batch)
-
-    def notes(self, resumed: bool) -> list[str]:
-        """Lines for the start of a run."""
-        return []
-
-    def columns(self) -> dict[str, float]:
-        """Further columns of ``metrics.csv`` that describe the batch taken last."""
-        return {}
 
     def rows(self, batch: Batch) -> tuple[int, int]:
         """``(rows that are new, rows that are learned from)``."""

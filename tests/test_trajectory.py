@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 
+from impala_ms.finite import non_finite
 from impala_ms.frames import frame_rows, push_frame
 from impala_ms.spaces import leaf_array, leaves
-from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec, non_finite
+from impala_ms.trajectory import ALIGNMENT_BYTES, Batches, TrajectorySpec
 
 BASE = {
     "unroll_length": 3,

@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 
 from impala_ms import compat
-from impala_ms.agents.checks import check_outputs
+from impala_ms.agents.checks import check_mask, check_outputs
 from impala_ms.frames import push_frame
 from impala_ms.nets.weights import FlatWeights
 
@@ -94,6 +94,8 @@ class PolicyActor(compat.Actor):
         unroll_length: T, environment steps.
         rng: ``numpy.random.Generator`` that samples the actions.
     """
+
+    samples = True  # actions by chance, unless they are to be greedy
 
     def __init__(self, policy, environment, unroll_length, rng):
         """Start without weights (version -1); the environment is reset later."""
@@ -246,18 +248,3 @@ class PolicyActor(compat.Actor):
         now = time.perf_counter()
         unroll["wait_fraction"][...] = self.wait_s / max(now - self._last_unroll_s, 1e-9)
         self.wait_s, self._last_unroll_s = 0.0, now
-
-
-def check_mask(mask, first):
-    """Refuse a mask that allows no action, except for final observations.
-
-    Args:
-        mask: ``[E, M]`` bool, the mask of the row that was played.
-        first: ``[E]`` bool, whether the environment was reset in this row.
-    """
-    nowhere = ~mask.any(-1) & ~first
-    if nowhere.any():
-        raise ValueError(
-            f"the action mask of environment {int(nowhere.argmax())} allows no action, and its "
-            "episode has not ended: an environment must allow at least one"
-        )

@@ -4,6 +4,7 @@ Input: ``Config``, and the spaces of the environment. Output: the parts of a ran
 imports only the classes that it needs.
 """
 
+from functools import partial
 from pathlib import Path
 
 from impala_ms import checkpoint, seeds
@@ -48,6 +49,7 @@ def make_policy(config, spaces):
     parts = leaves(spaces["observation"])
     policy.parts = 0 if "" in parts else len(parts)
     policy.frame_stack = spaces["frame_stack"]
+    policy.twin = partial(make_policy, config, spaces)  # another one, with weights of its own
     if params.get("separate_baseline") and not hasattr(policy, "baseline_torso"):
         raise ConfigError(
             f"network.separate_baseline is true, but the network {name} has no baseline_torso: "

@@ -148,3 +148,18 @@ def check_width(what, width, kind):
             f"{what} has {width:,} choices, which would be as many {kind} of the network; "
             f"{WIDEST:,} are allowed: wrap the environment, or give a network of your own"
         )
+
+
+def check_mask(mask, first):
+    """Refuse a mask that allows no action, except for final observations.
+
+    Args:
+        mask: ``[E, M]`` bool, the mask of the row that was played.
+        first: ``[E]`` bool, whether the environment was reset in this row.
+    """
+    nowhere = ~mask.any(-1) & ~first
+    if nowhere.any():
+        raise ValueError(
+            f"the action mask of environment {int(nowhere.argmax())} allows no action, and its "
+            "episode has not ended: an environment must allow at least one"
+        )

@@ -17,6 +17,8 @@ class QActor(PolicyActor):
     ``explore`` tells it how; without that it takes the best actions.
     """
 
+    samples = False
+
     def __init__(self, policy, environment, unroll_length, rng):
         """Start without weights, as ``PolicyActor``."""
         super().__init__(policy, environment, unroll_length, rng)

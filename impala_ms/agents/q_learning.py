@@ -4,8 +4,6 @@ Input: batches of ``replay/transitions``. Output: new weights, statistics, and t
 row, from which the replay makes priorities.
 """
 
-import copy
-
 import mindspore as ms
 from mindspore import ops
 
@@ -20,7 +18,8 @@ class QLearner(GradientLearner):
     """DQN, with double Q-learning and importance weights where they are asked for.
 
     Args:
-        policy: ``QNetwork``, or another Cell ``[N, ...] -> [N, A]``, whose weights are learned.
+        policy: ``QNetwork``, or another Cell ``[N, ...] -> [N, A]``, whose weights are learned;
+            its ``twin()`` is another one of the same kind.
         params: ``learner_params`` of the configuration.
         total_env_steps: Environment steps at which a linear schedule reaches 0.
 
@@ -32,11 +31,11 @@ class QLearner(GradientLearner):
     statistics = ("loss_total", "value_mean", "target_mean", "td_error_mean")
 
     def __init__(self, policy, params, total_env_steps):
-        """Copy the network: the copy is the target."""
+        """Make the target network."""
         super().__init__(policy, params, total_env_steps)
         self.double, self.period = params["double"], params["target_period"]
         self.error_clip = params["error_clip"]
-        self.target = copy.deepcopy(policy)
+        self.target = policy.twin()
         for parameter in self.target.get_parameters():
             parameter.name = f"target.{parameter.name}"
             parameter.requires_grad = False
@@ -45,6 +44,7 @@ class QLearner(GradientLearner):
         self.pairs = tuple(
             zip(self.target_weights.parameters, self.weights.parameters, strict=True)
         )
+        self.take_over()
 
     def take_over(self):
         """Let the target network begin with the weights, too."""

@@ -5,7 +5,6 @@ Input: observations. Output: a value for each action.
 
 import math
 
-import numpy as np
 from mindspore import nn, ops
 
 from impala_ms.agents.checks import check_width
@@ -35,7 +34,6 @@ class QNetwork(nn.Cell):
     """
 
     inputs, state_size = (), 0
-    needs_next_mask = True  # a mask also of the observation after the last row
 
     def __init__(
         self,
@@ -70,15 +68,6 @@ class QNetwork(nn.Cell):
 
         self.value_head = head(1) if dueling else None
         self.action_head = head(distribution.num_actions)
-
-    def recorded_fields(self, steps, envs):
-        """Fields of an unroll that only agents of this kind have."""
-        return {
-            # absolute TD error of the actor's own weights; NaN on reset rows and where not computed
-            "error": ((steps, envs), np.dtype(np.float32)),
-            # whether episodes of the environment count for episode_return_mean
-            "scored": ((envs,), np.dtype(np.bool_)),
-        }
 
     def prepare(self, parts):
         """See ``ActorCriticPolicy.prepare``."""

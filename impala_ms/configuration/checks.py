@@ -40,12 +40,17 @@ def whole_replayed_unrolls(values: Values) -> list[str]:
         return []
     problems, new = [], batch // envs
     exactly, replayed = new * part / (1.0 - part), replayed_unrolls(new, part)
-    if replayed < 1 or abs(replayed - exactly) > 1e-6:
+    if replayed < 1 or abs(replayed - exactly) > 1e-4:
         fitting = sorted({more / (more + new) for more in (1, new, 3 * new)})
         problems.append(
             f"{values.given('trainer.replay_fraction')}: with S = batch_size / num_envs = {batch} /"
             f" {envs} = {count(new, 'new unroll')}, R = S f / (1 - f) = {exactly:.4g} must be a"
             f" whole number, as for {', '.join(f'{one:.6g}' for one in fitting)}"
+        )
+    if values.get("trainer.replay_updates"):
+        problems.append(
+            f"{values.given('trainer.replay_fraction')}: not together with"
+            f" {values.given('trainer.replay_updates')}: set one of them to 0"
         )
     if (kept := values.get("trainer.replay_trajectories")) and kept < envs:
         problems.append(

@@ -23,7 +23,7 @@ class RateLimiter:
     def due(self) -> float:
         """Rows that may be learned from now."""
         if self.ratio is None:
-            return float("inf") if self.accepted >= self.start else 0.0
+            return float("inf") if self.accepted >= max(self.start, 1) else 0.0
         return max(0, self.accepted - self.start) * self.ratio - self.learned
 
     def may_accept(self) -> bool:
@@ -32,4 +32,4 @@ class RateLimiter:
 
     def may_learn(self, rows: int) -> bool:
         """Whether so many rows may be learned from now."""
-        return self.accepted >= self.start and self.due() >= rows
+        return self.due() >= rows

@@ -23,10 +23,11 @@ from impala_ms.replay.limiter import RateLimiter
 from impala_ms.replay.n_step import n_step
 from impala_ms.replay.rewards import Rewards
 from impala_ms.replay.sampling import Errors, Prioritized, Uniform
+from impala_ms.store import Store
 from impala_ms.trajectory import Batch, Fields, TrajectorySpec
 
 
-class TransitionReplay:
+class TransitionReplay(Store):
     """Keeps the newest unrolls; has the methods of ``trajectory.Batches``.
 
     Args:
@@ -155,6 +156,19 @@ class TransitionReplay:
         with self._changed:
             same = self._generations[slots // self._unroll_rows] == generations
             self.sampler.update(slots[same], errors[same])
+
+    def newly_kept(self) -> int:
+        """Rows that have come since the last batch or call: they are counted without a batch."""
+        with self._changed:
+            rows = sum(new[0] for new in self._new)
+            self._new = [(0, *new[1:]) for new in self._new]
+        return rows
+
+    def waits_for(self) -> str:
+        """What is missing for a batch, beside what usually is."""
+        accepted, start = self.limiter.accepted, self.limiter.start
+        filling = f"the replay, {accepted:,} of {start:,} decisions"
+        return filling if accepted < start else ""
 
     def notes(self, resumed: bool) -> list[str]:
         """Lines for the start of a run."""

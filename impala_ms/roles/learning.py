@@ -38,8 +38,10 @@ class Learning:
         self.records = Records(parts, params)
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
-        seed = params["seed"], self.process.config.epoch, FOR_REPLAY
-        self.replay = BatchReplay(params.get("replay_batches", 1), np.random.default_rng(seed))
+        self.replay = None
+        if params.get("replay_updates"):
+            seed = params["seed"], self.process.config.epoch, FOR_REPLAY
+            self.replay = BatchReplay(params["replay_batches"], np.random.default_rng(seed))
 
     def run(self):
         """Learn until the steps are reached, the user stops the run or a rank fails; then save."""
@@ -63,8 +65,9 @@ class Learning:
         while batch is None:
             if self.finished():
                 return None
+            self.recorder.env_steps += self.store.newly_kept()
             if self.partner is None:
-                self.records.show_wait()
+                self.records.show_wait(self.store.waits_for())
             batch = self.next_batch()
         self.recorder.waiting.end(time.monotonic())
         loss = self.update(batch)
@@ -106,10 +109,11 @@ class Learning:
 
     def learn_again(self, batch):
         """Make replay_updates more gradient steps; the rows that were learned from."""
-        replayed, rows = self.params.get("replay_updates", 0), 0
-        if replayed:
-            self.replay.add(batch)
-        for _ in range(replayed):
+        rows = 0
+        if self.replay is None:
+            return rows
+        self.replay.add(batch)
+        for _ in range(self.params["replay_updates"]):
             again = self.replay.draw()
             old = again | {"new": np.zeros(self.store.unrolls, np.float32)}
             if self.learner.learn(old, self.recorder.env_steps)["applied"]:

@@ -120,7 +120,7 @@ class RoleSession(compat.Session):
                 build.evaluate_policy,
                 config,
                 episodes=params["eval_episodes"],
-                greedy=config.policy_params["eval_greedy"],
+                greedy=config.policy_params.get("eval_greedy", True),
             ),
             meanwhile=lambda: False,
         )

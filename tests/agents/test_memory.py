@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from impala_ms import compat, config
-from impala_ms.agents.actor import PolicyActor, Stream, check_mask
+from impala_ms.agents.actor import PolicyActor, Stream
 from impala_ms.agents.actor_critic import VTraceLearner
+from impala_ms.agents.checks import check_mask
 from impala_ms.agents.evaluation import evaluate
 from impala_ms.agents.network import ActorCriticPolicy
 from impala_ms.envs.sync import SyncVectorEnvironment

@@ -30,6 +30,9 @@ class Table(nn.Cell):
             np.zeros(2, np.float32), name="untrained", requires_grad=False
         )
 
+    def twin(self):
+        return Table(*self.weight.shape)
+
     def construct(self, observation):
         return ops.matmul(observation, self.weight)
 

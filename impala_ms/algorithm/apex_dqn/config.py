@@ -40,7 +40,7 @@ eval_env_params = section(settings.EVALUATION_ENVIRONMENT)
 network_params = section(
     settings.Q_NETWORK, hidden_sizes=[256, 256], activation="relu", dueling=True
 )
-policy_params = section(LADDER, settings.POLICY)
+policy_params = section(LADDER)
 learner_params = section(
     settings.LEARNER,
     settings.Q_LEARNING,
@@ -48,6 +48,7 @@ learner_params = section(
     settings.OPTIMIZER,
     lr_schedule="constant",
     n_step=3,
+    double=True,
     adam_beta1=0.9,
     error_clip=None,
 )

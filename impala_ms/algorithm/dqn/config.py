@@ -17,7 +17,7 @@ work = "impala_ms.roles.replaying:ReplayedUnrolls"
 collect_env_params = section(settings.ENVIRONMENT, num_envs=8)
 eval_env_params = section(settings.EVALUATION_ENVIRONMENT)
 network_params = section(settings.Q_NETWORK, hidden_sizes=[256, 256], activation="relu")
-policy_params = section(settings.EPSILON, settings.POLICY)
+policy_params = section(settings.EPSILON)
 learner_params = section(
     settings.LEARNER,
     settings.Q_LEARNING,
