@@ -68,7 +68,8 @@ def _reached(status: Mapping[str, Any], took_s: float) -> str:
         reached += f", return {score:.1f} (mean of the last 20 episodes)"
     elif (episodes := status.get("episodes")) is not None:
         ended = f"only {episodes} ended" if episodes else "none ended"
-        ended = ended if episodes < 20 else "fewer ended since the run was resumed"
+        if episodes >= 20:
+            ended = "fewer count so far: those since a resume, of environments that explore least"
         reached += f", no return: it is the mean of 20 episodes, and {ended}"
     if (best := status.get("best_eval_return")) is not None:
         reached += f"; best evaluation {best:.1f} (evaluate --checkpoint best)"

@@ -40,7 +40,11 @@ class TestExitCode:
 
     @pytest.mark.parametrize(
         ("episodes", "says"),
-        [(0, "none ended"), (7, "only 7 ended"), (52, "fewer ended since the run was resumed")],
+        [
+            (0, "none ended"),
+            (7, "only 7 ended"),
+            (52, "fewer count so far: those since a resume, of environments that explore least"),
+        ],
     )
     def test_finished_run_says_why_it_has_no_return(self, start, episodes, says):
         job = start(f"write_status(state='finished', env_steps=5, episodes={episodes})", 1)
