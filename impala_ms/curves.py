@@ -14,6 +14,7 @@ from pathlib import Path
 from impala_ms.comparison import pictures, runs
 from impala_ms.comparison.runs import Run, RunError
 from impala_ms.comparison.statistics import BANDS
+from impala_ms.errors import ConfigError
 from impala_ms.metrics import progress
 
 METRICS = ("episode_return_mean", "entropy", "explained_variance", "env_steps_per_s")
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"{pictures.missing(error)}\n")
         return 1
-    except (OSError, RunError) as error:
+    except (OSError, RunError, ConfigError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{arguments.output}\n")

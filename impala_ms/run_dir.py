@@ -226,6 +226,22 @@ def _lock(folder: Path, started: datetime) -> None:
     _locks[folder] = lock
 
 
+def in_use(folder: Path) -> str:
+    """Which other process keeps a folder locked; empty if none does.
+
+    A process that holds the lock itself would lose it by asking.
+    """
+    try:
+        with (folder / ".lock").open("r+", encoding="utf-8", errors="replace") as lock:
+            holder = lock.read().strip()
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return holder or "another process"
+    except OSError:  # there is no such file, or it cannot be locked
+        return ""
+    return ""
+
+
 def _meta(started: datetime) -> dict[str, Any]:
     """When, where and with which versions a run was started; never environment variables."""
     import platform

@@ -313,6 +313,23 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
         (["impala", "--seeds", "1,3,1"], "1 stands twice in --seeds: give it once"),
         (["impala", "--seeds", "5-1"], "--seeds 5-1: a range goes up, such as 1-5"),
         (["impala", "--seeds", "one"], "--seeds one: it takes whole numbers of 0 or more"),
+        (["impala", "--seeds", "1-20000"], "--seeds 1-20000: a comparison has 10,000 runs at most"),
+        (
+            ["impala", "--seeds", "1-5000", "--ranks", "1", "2", "3"],
+            "these are 15,000 runs, and a comparison has 10,000 at most: give fewer ",
+        ),
+        (
+            ["impala", "--ranks", "1000000"],
+            "--ranks 1000000: it takes whole numbers of 1 or more, 9",
+        ),
+        (
+            ["impala", "--algorithm", "a3c"],
+            "--algorithm is not for a comparison: give the names fi",
+        ),
+        (
+            ["impala", "--env", "CartPole-v1", "--score", "Pendulum-v1=-200"],
+            "--score Pendulum-v1=…: the environments here are CartPole-v1",
+        ),
         (["impala", "--seed", "3"], "--seed is not for a comparison: use --seeds"),
         (["impala", "--run_dir", "a"], "--run_dir is not for a comparison: use --output"),
         (["impala", "--vary", "gamma"], "--vary gamma: it is PATH=A,B, such as learner.correct"),
@@ -437,6 +454,7 @@ def made(here, **took):
     for name, seconds in took.items():
         setting, seed = name.split("_")
         comparison.outcomes[f"{setting}/seed_{seed}"] = plan.Outcome(runs.FINISHED, seconds)
+        (here / "runs" / setting / f"seed_{seed}").mkdir(parents=True)
     return comparison
 
 
@@ -462,7 +480,6 @@ def test_the_forecast_has_the_time_of_playing_and_none_of_a_run_that_only_plays(
     comparison = made(here, a_1=10, a_2=10)
     comparison.settings = comparison.settings[:2]  # b has twice the steps
     comparison.outcomes["a/seed_1"].played_s = 3.0
-    (here / "runs" / "a" / "seed_1").mkdir(parents=True)
     write_json(here / "runs" / "a" / "seed_1" / "greedy.json", {"episodes": 20})
     missing = comparison.missing()
     assert [comparison.key(run) for run in missing] == ["b/seed_1", "a/seed_2", "b/seed_2"]

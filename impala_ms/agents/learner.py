@@ -11,6 +11,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from impala_ms import compat
+from impala_ms.errors import ConfigError
 from impala_ms.frames import frame_rows
 from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
@@ -147,9 +148,23 @@ class GradientLearner(compat.Learner):
         lr = self.learning_rate(env_steps)
         scalars = ms.Tensor(lr, ms.float32), ms.Tensor(float(new), ms.float32)
         values = self(*scalars, *self.tensors(experience)).asnumpy()
+        self.check_statistics(len(values) - 2)
         names = (*self.statistics, "gradient_norm", "applied")
         found = dict(zip(names, values.tolist(), strict=True))
         return found | {"applied": bool(found["applied"]), "learning_rate": lr}
+
+    def check_statistics(self, count):
+        """Refuse a loss whose statistics do not fit their names.
+
+        Raises:
+            ConfigError: If it does.
+        """
+        if count != len(self.statistics) or self.statistics[0] != "loss_total":
+            raise ConfigError(
+                f"the learner {type(self).__name__} has the statistics "
+                f"{', '.join(self.statistics)}, and its loss returns {count} "
+                "numbers: give a name for each, loss_total first"
+            )
 
     def tensors(self, batch):
         """The batch as tensors that may share its memory, in the order for ``arguments``."""

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from impala_ms.comparison import runs
 from impala_ms.comparison.request import Request, UsageError
 from impala_ms.comparison.results import score_of
 from impala_ms.comparison.runs import Run, RunError
+from impala_ms.comparison.typed import made
 from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
 from impala_ms.run_dir import write_json
@@ -97,10 +98,12 @@ class Comparison:
         return [
             run
             for run in self.planned()
-            if run.state not in runs.COUNTED
-            or self.last_to_play(run)
-            or self.snapshots_to_play(run)
+            if self.to_train(run) or self.last_to_play(run) or self.snapshots_to_play(run)
         ]
+
+    def to_train(self, run: Run) -> bool:
+        """Whether a run is still to be made, or again, since its folder was removed."""
+        return run.state not in runs.COUNTED or not run.folder.exists()
 
     def last_to_play(self, run: Run) -> bool:
         """Whether the last weights of a run have not played as many episodes as are wanted."""
@@ -170,13 +173,31 @@ def load(folder: Path) -> Comparison:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data.pop("format") != FORMAT:
             raise ValueError("another version wrote it")
-        data["settings"] = [Setting(**values) for values in data["settings"]]
-        data["outcomes"] = {key: Outcome(**values) for key, values in data["outcomes"].items()}
-        return Comparison(folder=folder, **data)
+        data["settings"] = [made(Setting, values) for values in data["settings"]]
+        outcomes = data["outcomes"].items()
+        data["outcomes"] = {key: made(Outcome, values) for key, values in outcomes}
+        comparison = made(Comparison, data | {"folder": folder})
+        _check_names(comparison)
+        return comparison
     except FileNotFoundError as error:
         raise UsageError(f"{folder} is not the folder of a comparison: no {FILE}") from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _check_names(comparison: Comparison) -> None:
+    """Refuse names and seeds by which no folder of a run can be found.
+
+    Raises:
+        ValueError: If there are such.
+    """
+    names = [setting.name for setting in comparison.settings]
+    for setting in comparison.settings:
+        name, seeds = setting.name, setting.seeds
+        if name in ("", "..") or name != Path(name).name or names.count(name) > 1:
+            raise ValueError(f"name is {name!r}")
+        if setting.ranks < 1 or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+            raise ValueError(f"{name} has ranks {setting.ranks} and seeds {seeds}")
 
 
 def make(request: Request, command: str) -> Comparison:
@@ -203,16 +224,30 @@ def make(request: Request, command: str) -> Comparison:
                 f"{had}; give the same, or another --output"
             )
         comparison.limit_s = request.limit_s
-    if request.resume is not None:
+    if request.resume is not None or comparison.missing():
         _check_unchanged(comparison)
     for setting in _settings(request):
         _add(comparison, setting, request.seeds)
+    check_scores(request, {runs.name_of(setting.env) for setting in comparison.settings})
     return comparison
+
+
+def check_scores(request: Request, envs: Collection[str]) -> None:
+    """Refuse the score of an environment that is not among these.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    options = {"--score": request.scores, "--greedy_score": request.greedy_scores}
+    for option, scores in options.items():
+        if unknown := [env for env in scores if env and env not in envs]:
+            there = ", ".join(sorted(envs))
+            raise UsageError(f"{option} {unknown[0]}=…: the environments here are {there}")
 
 
 def _begin(request: Request) -> Comparison:
     """An older comparison in the folder that was given, or an empty one."""
-    here = os.getcwd()
+    here = str(launch.current_folder())
     folder = request.resume or request.output
     if folder is not None and (request.resume or (folder / FILE).exists()):
         comparison = load(folder)
@@ -287,13 +322,13 @@ def _combinations(
 def _check(
     algorithm: str, ranks: int, options: Sequence[str], seeds: Sequence[int]
 ) -> tuple[str, dict[str, Any]]:
-    """Environment and settings by path, if training would take the options with every seed.
+    """Environment and settings by path, if training would take the options with these seeds.
 
     Raises:
         UsageError: With all problems.
     """
     problems: dict[str, None] = {}
-    for seed in seeds:
+    for seed in {min(seeds), max(seeds)}:  # no setting depends on it, but it has bounds
         try:
             read = config.load(algorithm, [*options, "--seed", str(seed)], ranks)
             launch.check_ids(read)
@@ -315,15 +350,28 @@ def _check_algorithm(name: str) -> None:
 def _check_unchanged(comparison: Comparison) -> None:
     """Refuse to go on where defaults have changed: later seeds would be of another setting."""
     for setting in comparison.settings:
-        _, values = _check(setting.algorithm, setting.ranks, setting.options, setting.seeds)
-        for path in values.keys() | setting.values.keys():
-            now, before = values.get(path), setting.values.get(path)
+        env, values = _check(setting.algorithm, setting.ranks, setting.options, setting.seeds)
+        paths = [*values, *(setting.values.keys() - values.keys())]
+        differing = {path: (values.get(path), setting.values.get(path)) for path in paths}
+        differing |= {"env": (env, setting.env)}
+        differing |= {"ranks": (setting.ranks, _ranks_before(comparison, setting))}
+        for path, (now, before) in differing.items():
             if now != before:
                 raise UsageError(
                     f"{path} of {setting.name} is {runs.shown(now)} now and was "
                     f"{runs.shown(before)} when the comparison began: its runs would not belong "
                     "together; set it back, or begin another comparison"
                 )
+
+
+def _ranks_before(comparison: Comparison, setting: Setting) -> int:
+    """N of the runs of a setting that were made."""
+    for run in comparison.planned():
+        if run.folder.parent.name == setting.name and run.state in runs.COUNTED:
+            ranks = runs.read_json(run.folder / "config.json").get("ranks")
+            if isinstance(ranks, int):
+                return ranks
+    return setting.ranks
 
 
 def _add(comparison: Comparison, setting: Setting, seeds: Sequence[int]) -> None:
@@ -358,6 +406,17 @@ def lock(folder: Path) -> TextIO:
         file.close()
         raise UsageError(f"another comparison runs in {folder}: wait for its end") from error
     return file
+
+
+def check_current(comparison: Comparison) -> None:
+    """Refuse to go on with what was read before another comparison in the folder ended.
+
+    Raises:
+        UsageError: If there was one.
+    """
+    folder = comparison.folder
+    if (folder / FILE).exists() and load(folder).outcomes != comparison.outcomes:
+        raise UsageError(f"another comparison has just ended in {folder}: give the command again")
 
 
 def _machine() -> str:

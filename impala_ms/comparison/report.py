@@ -87,6 +87,26 @@ def _check_seeds(groups: Sequence[Group]) -> None:
                 seen[run.seed] = run
 
 
+def check_free(folder: Path) -> None:
+    """Refuse to write over files that are not of a report.
+
+    Raises:
+        RunError: If there are such.
+    """
+    begins = {
+        "table.md": "## ",
+        "table.csv": "environment,setting,",
+        "runs.csv": "environment,setting,",
+        "report.html": _PAGE.partition("{")[0],
+    }
+    for name, begin in begins.items():
+        file = folder / name
+        if file.is_file() and not file.read_bytes().startswith(begin.encode()):
+            raise RunError(
+                f"{file} is there and is not of a report: move it away, or give another --output"
+            )
+
+
 def write_tables(made: Sequence[Section], folder: Path) -> list[Path]:
     """Write ``table.md``, ``table.csv`` and ``runs.csv``."""
     contents = {

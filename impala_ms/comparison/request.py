@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TypeVar
 from impala_ms.comparison.statistics import BANDS
 
 RANKS, SEEDS = (3,), (1, 2, 3, 4, 5)  # unless given
-MOST_SEEDS = 10_000
+MOST_RANKS, MOST_RUNS, MOST = 999_999, 10_000, 999_999_999
 
 T = TypeVar("T")
 
@@ -73,6 +73,8 @@ _TAKES = {
 }
 # Options of training that each run gets from the comparison, and what to do instead.
 _GIVEN_TO_RUNS = {
+    "algorithm": "give the names first, as in: compare impala a3c",
+    "hostfile": "its runs are on this machine",
     "seed": "use --seeds",
     "run_dir": "use --output",
     "verbose": "the file beside each run folder holds what it prints",
@@ -113,8 +115,7 @@ def read(argv: Sequence[str]) -> Request:
     request = Request(
         algorithms=_distinct("the algorithms", algorithms),
         envs=_distinct("--env", given.get("env", [])),
-        ranks=_distinct("--ranks", [_whole("--ranks", word, 1) for word in given.get("ranks", [])])
-        or RANKS,
+        ranks=_ranks(given.get("ranks", [])) or RANKS,
         seeds=_seeds(given["seeds"]) if "seeds" in given else SEEDS,
         vary=tuple(map(_vary, given.get("vary", []))),
         scores=_scores("--score", given.get("score", [])),
@@ -176,21 +177,32 @@ def _check(request: Request, given: set[str]) -> None:
         words = [*request.algorithms, *(f"--{other}" for other in sorted(others)), *request.options]
         if name in given and words:
             raise UsageError(f"{why}: leave out {words[0]}")
+    planned = len(request.algorithms) * len(request.ranks) * len(request.seeds)
+    planned *= math.prod(len(values) for _, values in request.vary) * max(len(request.envs), 1)
+    if planned > MOST_RUNS:
+        raise UsageError(
+            f"these are {planned:,} runs, and a comparison has {MOST_RUNS:,} at most: give fewer "
+            "seeds or values"
+        )
     if not request.algorithms and not given & {"report", "resume"}:
         raise UsageError("no algorithm is given: compare impala, for example; --help shows more")
 
 
 def _distinct(what: str, values: Sequence[T]) -> tuple[T, ...]:
-    twice = [value for value in values if list(values).count(value) > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} stands twice in {what}: give it once")
+    twice = next((value for value, times in Counter(values).items() if times > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} stands twice in {what}: give it once")
     return tuple(values)
 
 
-def _whole(option: str, word: str, least: int) -> int:
-    if re.fullmatch("[0-9]{1,9}", word) and int(word) >= least:
+def _whole(option: str, word: str, least: int, most: int = MOST) -> int:
+    if re.fullmatch("[0-9]{1,9}", word) and least <= int(word) <= most:
         return int(word)
-    raise UsageError(f"{option} {word}: it takes whole numbers of {least} or more")
+    raise UsageError(f"{option} {word}: it takes whole numbers of {least} or more, {most} at most")
+
+
+def _ranks(words: Sequence[str]) -> tuple[int, ...]:
+    return _distinct("--ranks", [_whole("--ranks", word, 1, MOST_RANKS) for word in words])
 
 
 def _seeds(words: Sequence[str]) -> tuple[int, ...]:
@@ -200,8 +212,10 @@ def _seeds(words: Sequence[str]) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         low = _whole("--seeds", first, 0)
         high = _whole("--seeds", last, 0) if dash else low
-        if not low <= high < low + MOST_SEEDS:
+        if high < low:
             raise UsageError(f"--seeds {part}: a range goes up, such as 1-5")
+        if len(seeds) + high - low >= MOST_RUNS:
+            raise UsageError(f"--seeds {part}: a comparison has {MOST_RUNS:,} runs at most")
         seeds += range(low, high + 1)
     return _distinct("--seeds", seeds)
 

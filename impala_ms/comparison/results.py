@@ -94,8 +94,8 @@ def _greedy_return(run: Run) -> Record:
     """Of the last weights; else of the newest evaluation during training, if that was greedy."""
     if run.greedy:
         return {
-            "greedy_return": run.greedy.get("return_mean"),
-            "greedy_episodes": run.greedy.get("episodes"),
+            "greedy_return": runs.finite(run.greedy.get("return_mean")),
+            "greedy_episodes": runs.finite(run.greedy.get("episodes")),
         }
     there = last(run.rows, "eval_return_mean") if run.settings.get("policy.eval_greedy") else None
     episodes = None if there is None else run.settings.get("trainer.eval_episodes")

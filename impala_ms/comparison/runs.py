@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ def read(folder: Path, label: str = "") -> Run:
         algorithm=str(config.get("algorithm", "")),
         env=name_of(section["collect_env_params"].get("id", "")),
         ranks=_ranks(rows, meta),
-        seed=section["trainer_params"].get("seed"),
+        seed=finite(section["trainer_params"].get("seed")),
         settings=settings_of(config),
         rows=rows,
         columns=columns,
@@ -128,6 +129,12 @@ def read_json(file: Path) -> dict[str, Any]:
     return _dict(data)
 
 
+def finite(value: Any) -> Any:
+    """A number that means can be made of, else None."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number and math.isfinite(value) else None
+
+
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -135,7 +142,7 @@ def _dict(value: Any) -> dict[str, Any]:
 def _table(file: Path) -> tuple[list[dict[str, float | None]], list[str]]:
     """Rows and header of ``metrics.csv``; both empty if it is not there."""
     try:
-        rows = read_rows(file)
+        rows = [{name: finite(value) for name, value in row.items()} for row in read_rows(file)]
         with file.open(encoding="utf-8") as lines:
             return rows, next(csv.reader(lines), [])
     except FileNotFoundError:

@@ -204,8 +204,11 @@ class Draft:
         self._convert()
         self.fill_eval_env()
         self._place(ranks)
-        self.derive()
-        self.problems += self.algorithm.check(self.values)
+        try:
+            self.derive()
+            self.problems += self.algorithm.check(self.values)
+        except ConfigError as error:  # perhaps for want of a value that is wrong in itself
+            self.problems = self.problems or list(error.problems)
         self._check_source(ranks)
         self._check_kept()
         if self.problems:

@@ -15,6 +15,7 @@ from impala_ms import compat
 from impala_ms.agents import build
 from impala_ms.agents.learner import GradientLearner
 from impala_ms.classes import resolve
+from impala_ms.errors import ConfigError
 from impala_ms.roles.acting import Acting
 from impala_ms.trajectory import Layout
 
@@ -105,8 +106,10 @@ class Working(Acting):
             fields["gradient"][...] = 0.0
             return
         gradient, statistics = self.step(*self.learner.tensors(self.batch))
+        statistics = statistics.asnumpy()
+        self.learner.check_statistics(len(statistics) - 1)
         fields["gradient"][...] = gradient.asnumpy()
-        fields["statistics"][...] = statistics.asnumpy()
+        fields["statistics"][...] = statistics
 
     def begin(self):
         """Compile the gradient; weights are not needed for that."""
@@ -199,12 +202,22 @@ class Gradients:
     def __init__(self, config):
         self.config = config
         self.learner_type = resolve(config.algorithm_config["learner"]["type"])
+        if not hasattr(self.learner_type, "statistics"):
+            raise ConfigError(
+                f"the learner {config.algorithm_config['learner']['type']} has no statistics: "
+                "where workers compute gradients it is a subclass of GradientLearner"
+            )
         self.per_update = self.needed = config.trainer_params["gradients_per_update"]
 
     def acting(self, spec, policy, parts):
         """``(layout of the messages, trainer of a worker)``."""
         parts.spec = spec
         parts.learner = build.make_learner(self.config, policy)
+        if parts.learner.statistics != self.learner_type.statistics:
+            raise ConfigError(
+                f"the learner {self.learner_type.__name__} changes statistics in its constructor: "
+                "the server, which makes none, reads them in the class"
+            )
         trainer = WorkerTrainer(parts, self.config.trainer_params)
         trainer.loop.begin()
         return self.layout(spec, policy), trainer

@@ -13,11 +13,12 @@ from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.roster import REFUSED_IN_A_ROW
 from impala_ms.cluster.spoke import Spoke
-from impala_ms.errors import RunError
+from impala_ms.errors import ConfigError, RunError
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.roles.gradients import (
     TEXT_BYTES,
     GradientLayout,
+    Gradients,
     GradientServer,
     GradientStep,
     Working,
@@ -480,3 +481,38 @@ class TestExchange:
             pair.hub.mailbox.pump()
         with pytest.raises(RunError, match=r"rank 1, .* is nan .*, in 10 unrolls in a row"):
             self.turn(pair)
+
+
+class Misnamed(ActorCriticLearner):
+    statistics = ("loss_total",)
+
+
+class Named(ActorCriticLearner):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.statistics = (*self.statistics, "more")
+
+
+class TestOwnLearner:
+    def parts(self, type_):
+        settings = ["--set", f"learner.type=tests.roles.test_gradients:{type_}"]
+        return Gradients(config.load("a3c", settings, 2))
+
+    def test_statistics_without_a_name_are_refused(self, linear):
+        worker, layout = linear
+        right, worker.learner = worker.learner, Misnamed(linear_net((3,), 4), PARAMS, 1000)
+        try:
+            with pytest.raises(ConfigError, match="statistics loss_total, and its loss returns 7"):
+                work(worker, layout)
+        finally:
+            worker.learner = right
+
+    def test_statistics_must_be_known_without_making_one(self):
+        environment = make_environment(gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32), DISCRETE)
+        policy = make_policy(environment)
+        with pytest.raises(ConfigError, match="Named changes statistics in its constructor"):
+            self.parts("Named").acting(make_spec(environment, policy), policy, SimpleNamespace())
+
+    def test_a_function_is_refused(self):
+        with pytest.raises(ConfigError, match=r"test_gradients:work has no statistics: where work"):
+            self.parts("work")
