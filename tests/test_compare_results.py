@@ -250,6 +250,22 @@ def test_csv_gives_back_what_was_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "text"),
+    [
+        (1234567.0, "1234567"),
+        (1e15, "1000000000000000"),
+        (1234567.5, "1234567.5"),
+        (99999.96, "100000"),
+        (-0.00012345678, "-0.000123457"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_counts_of_steps_are_in_full_in_csv(value, text):
+    (line,) = csv.DictReader(tables.csv_text([{"steps": value}]).splitlines())
+    assert line["steps"] == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
     [(None, "-"), (5, "5"), (1234.5, "1,234"), (-21.0, "-21.0"), (0.5, "0.50"), (0.0123, "0.012")],
 )
 def test_numbers_have_the_digits_that_say_something(value, text):

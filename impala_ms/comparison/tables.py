@@ -89,7 +89,10 @@ def csv_text(records: Sequence[Record]) -> str:
 
 
 def _plain(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+    """A float with six digits or more: all of a count of steps, and never as 1e+06."""
+    if not isinstance(value, float):
+        return value
+    return f"{value:.6g}" if abs(value) < 1e5 else f"{value:.1f}".removesuffix(".0")
 
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
