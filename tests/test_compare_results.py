@@ -87,11 +87,23 @@ def test_time_and_steps_to_the_score_count_a_run_without_it_as_limit_and_total(t
     assert (record["steps_to_score_mean"], record["steps_to_score_median"]) == (600, 500)
     assert record["score_never_reached"] == "seed 3"
     assert tables.notes([record], Asked(475.0, limit_s=300.0)) == [
-        "475 was never reached by impala (seed 3); such a run counts as the limit, 300 s, and as "
-        "all its steps."
+        "475 was not reached within 300 s by impala (seed 3); such a run counts as so many "
+        "seconds, and as all its steps."
     ]
     assert record_of(tmp_path, 475.0)["time_to_score_mean_s"] == (40 + 80 + 95) / 3
     assert record_of(tmp_path)["time_to_score_mean_s"] is None
+
+
+def test_a_run_that_has_the_score_after_the_limit_counts_as_one_that_never_had_it(tmp_path):
+    for seed, returns in enumerate([[0, 475, 475], [0, 0, 475], [0, 0, 0]], 1):
+        make_run(tmp_path / str(seed), returns, seconds=[0, 10, 70], steps=[0, 300, 900], seed=seed)
+    record = record_of(tmp_path, 475.0, 60.0)
+    assert record["time_to_score_mean_s"] == (10 + 60 + 60) / 3
+    assert record["steps_to_score_mean"] == (300 + 1000 + 1000) / 3
+    assert record["score_never_reached"] == "seeds 2, 3"
+    without = record_of(tmp_path, 475.0)
+    assert without["time_to_score_mean_s"] == (10 + 70 + 70) / 3
+    assert without["score_never_reached"] == "seed 3"
 
 
 def play(run, returns, seconds=None, last=None):

@@ -46,7 +46,6 @@ def score_of(env: str, scores: Mapping[str, float]) -> float | None:
 def of_run(run: Run, label: str, asked: Asked) -> Record:
     """One line of ``runs.csv``; None where a run has no such number."""
     rows = run.rows
-    at_score = None if asked.score is None else statistics.first_at(rows, asked.score)
     without, whole = statistics.speed(rows)
     steps, learned = last(rows, "env_steps"), last(rows, "rows_learned")
     memory = [value for row in rows if (value := row.get("rss_mb")) is not None]
@@ -63,8 +62,7 @@ def of_run(run: Run, label: str, asked: Asked) -> Record:
         "env_steps_per_s": without,
         "env_steps_per_s_with_start": whole,
         "score": asked.score,
-        "time_to_score_s": at_score and at_score.get("wall_time_s"),
-        "steps_to_score": at_score and at_score.get("env_steps"),
+        **_at_score(run, asked),
         "greedy_score": asked.greedy_score,
         **_at_greedy_score(run, asked),
         "final_return": last(rows, SCORED_BY),
@@ -75,6 +73,15 @@ def of_run(run: Run, label: str, asked: Asked) -> Record:
         "message": run.message,
         "folder": str(run.folder),
     }
+
+
+def _at_score(run: Run, asked: Asked) -> Record:
+    """When a run first had the score in training, if that was within the limit."""
+    row = None if asked.score is None else statistics.first_at(run.rows, asked.score)
+    seconds, steps = (row.get("wall_time_s"), row.get("env_steps")) if row else (None, None)
+    if asked.limit_s is not None and seconds is not None and seconds > asked.limit_s:
+        seconds = steps = None
+    return {"time_to_score_s": seconds, "steps_to_score": steps}
 
 
 def _at_greedy_score(run: Run, asked: Asked) -> Record:

@@ -154,15 +154,15 @@ def number(value: float | None) -> str:
 
 def notes(records: Sequence[Record], asked: Asked) -> list[str]:
     """What the table does not show: who never had a score, what does not count."""
-    limit = "the time of its own end"
+    reached, counts_as = "never reached", "the time of its own end"
     if asked.limit_s is not None:
-        limit = f"the limit, {asked.limit_s:g} s"
+        reached, counts_as = f"not reached within {asked.limit_s:g} s", "so many seconds"
     never, not_in_time = _who(records, "score_never_reached", "greedy_score_never_reached")
     (unknown,) = _who(records, "without_snapshots")
     lines = []
     if never:
         lines.append(
-            f"{asked.score:g} was never reached by {never}; such a run counts as {limit}, and as "
+            f"{asked.score:g} was {reached} by {never}; such a run counts as {counts_as}, and as "
             "all its steps."
         )
     if not_in_time:
