@@ -208,6 +208,19 @@ def test_a_failed_run_is_named_and_counts_only_as_the_limit(tmp_path):
     assert (without["time_to_score_mean_s"], without["score_never_reached"]) == (40, "")
 
 
+def test_a_run_that_was_stopped_or_goes_on_counts_and_is_named_with_its_steps(tmp_path):
+    make_run(tmp_path / "1", [0, 475], steps=[0, 1000], seed=1)
+    make_run(tmp_path / "2", [0, 50], steps=[0, 150], seed=2, state="stopped")
+    make_run(tmp_path / "3", seed=3, state=None)
+    make_run(tmp_path / "4", [0, 475], steps=[0, 500], seed=4, state="limit")
+    record = record_of(tmp_path)
+    assert (record["n"], record["final_return_mean"]) == (4, 1000 / 3)
+    assert tables.notes([record], Asked())[0] == (
+        "impala: counted as far as they came: seed 2: stopped after 150 of 1,000 env steps; "
+        "seed 3: has not ended after 0 of 1,000 env steps."
+    )
+
+
 def test_the_spread_of_the_final_return_is_over_seeds(tmp_path):
     for seed, value in enumerate([0, 0, 100, 100]):
         make_run(tmp_path / str(seed), [50, value], seed=seed, eval_return_mean=[None, value + 1])

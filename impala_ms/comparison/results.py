@@ -119,6 +119,7 @@ def of_group(group: Group, asked: Asked) -> Record:
         return statistics.summary([record[name] for record in counted])
 
     final, greedy = over("final_return"), over("greedy_return")
+    cut_short = [run for run in group.counted if run.state not in runs.COUNTED]
     return {
         "environment": first.env,
         "setting": group.label,
@@ -127,6 +128,7 @@ def of_group(group: Group, asked: Asked) -> Record:
         "seeds": " ".join(str(run.seed) for run in group.counted),
         "n": len(counted),
         "not_counted": "; ".join(map(why_not, [r for r in group.runs if not r.counted])),
+        "cut_short": "; ".join(map(how_far, cut_short)),
         "env_steps_per_s": over("env_steps_per_s").median,
         "env_steps_per_s_with_start": over("env_steps_per_s_with_start").median,
         **_to_score(group, records, asked),
@@ -209,6 +211,13 @@ def all_named(some: Sequence[Run]) -> str:
 def why_not(run: Run) -> str:
     """A run that does not count, and why."""
     return f"{named(run)}: {run.state}{f', {run.message}' if run.message else ''}"
+
+
+def how_far(run: Run) -> str:
+    """A run that has not ended by itself, and what it came to."""
+    steps, total = last(run.rows, "env_steps") or 0, run.settings.get("trainer.total_env_steps")
+    of = f" of {total:,}" if total else ""
+    return f"{named(run)}: {run.state} after {steps:,.0f}{of} env steps"
 
 
 def by_environment(groups: Sequence[Group]) -> dict[str, list[Group]]:

@@ -179,6 +179,8 @@ def notes(records: Sequence[Record], asked: Asked) -> list[str]:
         setting = record["setting"]
         if record["not_counted"]:
             lines.append(f"{setting}: not counted: {record['not_counted']}.")
+        if record["cut_short"]:
+            lines.append(f"{setting}: counted as far as they came: {record['cut_short']}.")
         if record["final_return_n"] < record["n"]:
             few = f"{record['final_return_n']} of {record['n']}"
             lines.append(f"{setting}: {few} seeds have a final return; 20 episodes must end.")
