@@ -166,6 +166,20 @@ def test_a_backend_that_a_notebook_has_set_does_not_matter(here, monkeypatch):
     assert (done.returncode, done.stdout, done.stderr) == (0, "curves.png\n", "")
 
 
+def test_dollar_signs_in_a_name_are_not_a_formula_and_need_no_latex(here, monkeypatch):
+    make_run(here / "run", [1, 2])
+    (here / "matplotlibrc").write_text("text.usetex: True\naxes.formatter.use_mathtext: True\n")
+    code = "import sys; from impala_ms import curves; sys.exit(curves.main(sys.argv[1:]))"
+    words = ["$$=run", "a$\\b$=run", "--title", "$_$", "--reference", "$x^$=1", "--output", "a.svg"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a.svg\n", "")
+    texts = (here / "a.svg").read_text()
+    for text in ("$$ (1 seed)", "a$\\b$ (1 seed)", "$_$", "$x^$"):
+        assert f"<!-- {text} -->" in texts
+
+
 def test_a_console_that_knows_only_ascii_is_enough(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     for word in ("--help", "grün=nothing"):
