@@ -157,7 +157,8 @@ class GradientServer(GradientLearner):
         """
         weights = ops.expand_dims(shares, -1)
         flat = (weights * gradients).sum(0)
-        described = (weights * statistics).sum(0) / shares.sum()
+        shared = ops.maximum(shares.sum(), ms.Tensor(1.0, ms.float32))  # 0: there is no valid row
+        described = (weights * statistics).sum(0) / shared
         finite = ops.isfinite(ops.square(flat).sum() + described[0])
         if finite:
             ops.assign(self.optimizer.learning_rate, lr)
@@ -169,9 +170,9 @@ class GradientServer(GradientLearner):
 
     def tensors(self, batch):
         """Shares, gradients and statistics of a batch."""
-        rows = np.maximum(batch["valid_rows"], 1).astype(np.float32)
+        rows = batch["valid_rows"].astype(np.float32)
         # For a mean loss, the gradient of the mean over all rows; for a sum, the sum of gradients.
-        shares = rows / rows.sum() if self.mean else np.ones_like(rows)
+        shares = rows / max(rows.sum(), 1.0) if self.mean else np.ones_like(rows)
         arrays = shares, batch["gradient"], batch["statistics"]
         return [ms.Tensor.from_numpy(array) for array in arrays]
 

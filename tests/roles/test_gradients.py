@@ -173,7 +173,8 @@ class TestServer:
                     ((10, 30), 4.25, 7.0),  # of all rows together
                     ((5, 5), 3.5, 6.0),
                     ((20, 20), 3.5, 6.0),  # T = 20 instead of 5
-                    ((0, 0), 3.5, 6.0),  # gradients of no valid row are 0: not 0 / 0
+                    ((0, 10), 5.0, 8.0),  # T = 1, and the only environment was reset
+                    ((0, 0), 0.0, 0.0),  # not 0 / 0
                 ],
             ),
             ("sum", [((10, 30), 7.0, 6.0), ((20, 20), 7.0, 6.0)]),
