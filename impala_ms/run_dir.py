@@ -25,6 +25,7 @@ from impala_ms.config import Config
 from impala_ms.cpus import usable_cores
 from impala_ms.errors import ConfigError
 
+GREEDY = "greedy.json"  # what the last weights returned, when `compare` had them play
 _NEXT = ".next.json"  # ends the name of what is to become config.json
 _RUN_FILES = re.compile(r"(config|meta|status)(\.\w+)?\.json|worker_\d+\.txt|events\.out\..*")
 _locks: dict[Path, TextIO] = {}  # held until this process ends
@@ -181,10 +182,12 @@ def record(folder: Path, config: Config) -> None:
 def adopt(folder: Path) -> None:
     """Let the files that were written beside replace those of the run, which are numbered.
 
-    The status of the run before is removed, since the run goes on. Without files nothing is done.
+    The status of the run before is removed, and what its weights returned, since the run goes on.
+    Without files nothing is done.
     """
     if (folder / f"config{_NEXT}").exists():
-        (folder / "status.json").unlink(missing_ok=True)
+        for old in ("status.json", GREEDY):
+            (folder / old).unlink(missing_ok=True)
     for new in folder.glob(f"*{_NEXT}"):
         file = new.with_name(new.name.replace(_NEXT, ".json"))
         if file.exists():

@@ -209,10 +209,11 @@ def test_a_resume_that_was_not_adopted_leaves_the_run_as_it_was(tmp_path):
     assert load("--resume", str(folder)).epoch == 2
 
 
-def test_the_status_of_a_run_stays_until_the_next_start_really_goes_on(tmp_path):
+def test_status_and_greedy_return_of_a_run_stay_until_the_next_start_really_goes_on(tmp_path):
     folder = a_run(tmp_path / "run")
     assert run_dir.status_file(folder) == folder / "status.json"
     write(folder / "status.json", "finished")
+    write(folder / run_dir.GREEDY, "of the last weights")
     run_dir.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
     assert run_dir.status_file(folder) == folder / "status.next.json"
     assert (folder / "status.json").read_text() == "finished"
@@ -220,12 +221,14 @@ def test_the_status_of_a_run_stays_until_the_next_start_really_goes_on(tmp_path)
     run_dir.abandon(folder)
     assert not list(folder.glob("*.next.json"))
     assert (folder / "status.json").read_text() == "finished"
+    assert (folder / run_dir.GREEDY).exists()
     release(folder)
 
     run_dir.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
     run_dir.adopt(folder)
     assert run_dir.status_file(folder) == folder / "status.json"
     assert not (folder / "status.json").exists()
+    assert not (folder / run_dir.GREEDY).exists()  # there will be other weights
 
 
 def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from impala_ms.comparison.results import score_of
 from impala_ms.comparison.runs import Run, RunError
 from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
-from impala_ms.run_dir import write_json
+from impala_ms.run_dir import GREEDY, write_json
 
 FILE, FORMAT = "comparison.json", 1
 
@@ -104,7 +104,7 @@ class Comparison:
 
     def last_to_play(self, run: Run) -> bool:
         """Whether the last weights of a run have not played as many episodes as are wanted."""
-        played = runs.read_json(run.folder / runs.GREEDY).get("episodes", 0)
+        played = runs.read_json(run.folder / GREEDY).get("episodes", 0)
         return self.greedy_episodes not in (0, played)
 
     def snapshots_to_play(self, run: Run) -> bool:

@@ -24,7 +24,7 @@ from impala_ms.comparison.plan import Comparison, Outcome
 from impala_ms.comparison.process import Ended, Runner
 from impala_ms.comparison.runs import Run
 from impala_ms.metrics.progress import Display
-from impala_ms.run_dir import write_json
+from impala_ms.run_dir import GREEDY, write_json
 
 METRICS = "metrics.csv"
 TAIL_BYTES = 8192  # more than a row of metrics.csv has
@@ -125,7 +125,7 @@ def play(comparison: Comparison, run: Run, outcome: Outcome, runner: Runner, loo
     if comparison.last_to_play(run):
         printed, problem = _evaluate(comparison, run, ["--json"], runner, look)
         if not problem:
-            write_json(run.folder / runs.GREEDY, json.loads(printed))
+            write_json(run.folder / GREEDY, json.loads(printed))
     if comparison.snapshots_to_play(run) and not problem:
         _, problem = _evaluate(comparison, run, ["--snapshots"], runner, look)
     if runner.stopped_by is not None:
@@ -160,7 +160,7 @@ def _said(outcome: Outcome, run: Run) -> str:
     how = "ended by --limit_s" if outcome.state == runs.LIMIT else outcome.state
     words = [f"{how} after {outcome.took_s:.1f} s"]
     returned = newest_row(run.folder / METRICS).get("episode_return_mean")
-    greedy = runs.read_json(run.folder / runs.GREEDY).get("return_mean")
+    greedy = runs.read_json(run.folder / GREEDY).get("return_mean")
     if returned is not None and outcome.state != runs.FAILED:
         words.append(f"return {returned:.1f}")
     if greedy is not None:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from impala_ms import errors, snapshots
 from impala_ms.metrics.sinks import read_rows
+from impala_ms.run_dir import GREEDY
 from impala_ms.snapshots import Played
 
 FINISHED, LIMIT, STOPPED, FAILED = "finished", "limit", "stopped", "failed"
 GOES_ON = "has not ended"
-GREEDY = "greedy.json"  # in a run folder: what its last weights returned
 COUNTED = (FINISHED, LIMIT)  # states of runs that are what was asked for
 
 # The same setting may have other values here.
