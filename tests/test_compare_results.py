@@ -55,6 +55,27 @@ def test_a_label_says_what_differs(tmp_path, others, labels):
     assert [group.label for group in groups_of(tmp_path)] == labels
 
 
+def test_a_run_that_was_resumed_with_another_setting_is_not_of_either_setting(tmp_path):
+    whole = make_run(tmp_path / "whole", [1, 2], seed=1, settings={"learner.lr": 0.001})
+    steps = {"learner.lr": 0.001, "trainer.total_env_steps": 500, "trainer.eval_episodes": 3}
+    longer = make_run(tmp_path / "longer", [1, 2], seed=2, settings={"learner.lr": 0.001})
+    earlier = make_run(tmp_path / "old", [1], settings=steps)
+    (earlier / "config.json").rename(longer / "config.1.json")  # only went on for longer
+    other = make_run(tmp_path / "other", [1, 2], seed=3, settings={"learner.lr": 0.001})
+    for number, lr in ((1, 0.004), (2, 0.002)):
+        made = make_run(tmp_path / f"made_{number}", [1], settings={"learner.lr": lr})
+        (made / "config.json").rename(other / f"config.{number}.json")
+    fork = make_run(tmp_path / "fork", [1, 2], seed=4, settings={"learner.lr": 0.5})
+    config = json.loads((fork / "config.json").read_text()) | {"fork_of": str(whole)}
+    (fork / "config.json").write_text(json.dumps(config))
+    groups = runs.grouped([runs.read(folder) for folder in (whole, longer, other, fork)])
+    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
+        ("impala lr=0.001", [1, 2]),
+        ("impala lr=0.004 then 0.002 then 0.001", [3]),
+        ("impala lr=0.001 then 0.5", [4]),
+    ]
+
+
 def test_n_is_of_all_ranks_that_ever_took_part(tmp_path):
     make_run(tmp_path / "lost", [1, 2, 3], ranks=5, ranks_alive=[4, 5, 3])
     make_run(tmp_path / "young", ranks=4)  # its command says it
