@@ -1,6 +1,7 @@
 """``python -m impala_ms compare``: what is run, in which order, and what is left of it."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from impala_ms import compare
-from impala_ms.comparison import plan, request, running, runs
+from impala_ms.comparison import plan, process, request, running, runs
 from impala_ms.comparison.request import UsageError
 from impala_ms.run_dir import write_json
 from tests.made_up_runs import make_run
@@ -260,6 +262,18 @@ def test_the_limit_ends_a_run_in_order_and_is_its_time_to_the_score(here, monkey
     assert row["steps_to_score_mean"] == "600000"
     assert compare.main([*words[:5], "--limit_s", "9", "--output", "out"]) == 2
     assert "the runs in out were made with 0.4; give the same" in capsys.readouterr().err
+
+
+def test_a_process_that_an_evaluation_leaves_behind_does_not_hold_up_the_comparison(monkeypatch):
+    monkeypatch.setattr(process, "LEFT_S", 0.3)
+    begun, output = time.monotonic(), io.BytesIO()
+    command = ["sh", "-c", "sleep 20 & echo $!; exit 3"]
+    with process.Runner() as runner:
+        ended = runner.run(command, output, look=lambda: None)
+    took_s = time.monotonic() - begun
+    os.kill(int(output.getvalue()), signal.SIGKILL)
+    assert (ended.code, ended.at_limit) == (3, False)
+    assert took_s < 10
 
 
 def test_rows_are_added_to_an_older_table(here):

@@ -5,6 +5,7 @@ Input: commands. Output: what each printed, and how it ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from impala_ms import launch
 
 LOOK_S = 1.0  # between two looks at the process that goes on
 WAKE_S = 0.1  # until a signal to end is noticed
+LEFT_S = 2.0  # for the last lines; what a process has left behind may hold its output open
 
 # What a launcher says of itself to its ranks: these processes are not of it.
 _OF_ANOTHER_RUN = ("IMPALA_MS_STARTED", "IMPALA_MS_RUN_DIR", "IMPALA_MS_COMMAND")
@@ -94,7 +96,7 @@ class Runner:
         if self.stopped_by is not None:  # meanwhile
             self._interrupt()
         at_limit = self._wait(limit_s, begun, look)
-        copying.join()
+        copying.join(LEFT_S)
         code, self._process = self._process.returncode, None
         return Ended(code, at_limit, round(time.monotonic() - begun, 3))
 
@@ -124,7 +126,7 @@ def _environment() -> dict[str, str]:
 
 def _copy(process: subprocess.Popen[bytes], output: BinaryIO) -> None:
     if process.stdout is not None:
-        with process.stdout:
+        with process.stdout, contextlib.suppress(ValueError):  # the output is closed: see LEFT_S
             for line in process.stdout:
                 output.write(line)
                 output.flush()
