@@ -592,6 +592,13 @@ def test_a_report_about_a_comparison_knows_its_score_and_names(here, capsys):
     assert f"{os.cpu_count()} cores" in page
 
 
+def test_a_report_names_folders_that_are_not_utf_8(here):
+    make_run(here / os.fsdecode(b"runs/\xc4\xe3"), [1, 2])
+    assert compare.main(["--report", "runs", "--output", "out"]) == 0
+    (row,) = read_csv(here / "out" / "runs.csv")
+    assert row["folder"] == "runs/??"
+
+
 def test_the_command_of_a_run_is_what_a_user_gives(real_pictures):
     command = running.train_command("impala", 3, ["--seed", "1"])
     words = "-m impala_ms train 3 --algorithm impala --seed 1"
