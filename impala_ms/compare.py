@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from impala_ms.comparison import pictures, plan, report, request, running, runs
+from impala_ms.comparison import pictures, plan, report, request, results, running, runs
 from impala_ms.comparison.plan import Comparison
 from impala_ms.comparison.report import View
 from impala_ms.comparison.request import Request, UsageError
@@ -136,6 +136,9 @@ def show_again(wanted: Request, command: str) -> int:
             )
         else:
             members += [runs.read(found) for found in runs.find(folder)]
+    envs = [run.env for run in members]
+    results.check_scores("--score", wanted.scores, envs)
+    results.check_scores("--greedy_score", wanted.greedy_scores, envs)
     output = wanted.output or wanted.report[0]
     output.mkdir(parents=True, exist_ok=True)
     show(members, output, view)

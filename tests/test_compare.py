@@ -337,6 +337,12 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
         (["impala", "--score", "high"], "--score high: it takes a number"),
         (["impala", "--greedy_score", "high"], "--greedy_score high: it takes a number"),
         (
+            ["impala", "--env", "CartPole-v1", "--score", "Cartpole-v1=475"],
+            "--score Cartpole-v1=475: Cartpole-v1 is not an environment of these runs: they are of "
+            "CartPole-v1",
+        ),
+        (["impala", "--greedy_score", "CartPole=475"], "--greedy_score CartPole=475: CartPole is "),
+        (
             ["impala", "--greedy_episodes", "-1"],
             "--greedy_episodes -1: it takes whole numbers of 0",
         ),
@@ -438,6 +444,8 @@ def test_values_of_a_grid_are_split_at_commas_outside_brackets(words, values):
 def test_a_score_is_for_all_environments_or_for_one():
     scores = request.read(["impala", "--score", "475", "--score=Pendulum-v1=-200"]).scores
     assert scores == {"": 475.0, "Pendulum-v1": -200.0}
+    scores = request.read(["impala", "--score", "envs/corridor.py:Corridor-v0=0.9"]).scores
+    assert scores == {"corridor.py:Corridor-v0": 0.9}  # as the table names it
     with pytest.raises(UsageError):
         request.read(["impala", "--score", "nan"])
 
@@ -566,11 +574,13 @@ def test_without_matplotlib_the_tables_are_written(real_pictures, tmp_path, monk
         (["nothing"], "nothing: there is no such folder"),
         (["twice"], "twice/a and twice/b are the same setting with the same seed: a mean over "),
         (["old"], "wall_time_s is not a column of old/a/metrics.csv; columns of all runs: env_ste"),
+        (["one", "--score", "Pong=9"], "--score Pong=9: Pong is not an environment of these run"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_one_line(here, capsys, words, says):
     make_run(here / "twice" / "a", [1, 2])
     make_run(here / "twice" / "b", [1, 2])
+    make_run(here / "one" / "a", [1, 2])
     make_run(here / "old" / "a", [1, 2], columns=["env_steps", "episode_return_mean"])
     assert compare.main(["--report", *words, "--output", "out"]) == 2
     said = capsys.readouterr().err

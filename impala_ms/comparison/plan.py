@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from impala_ms import config, errors, launch, snapshots
 from impala_ms.comparison import runs
 from impala_ms.comparison.request import Request, UsageError
-from impala_ms.comparison.results import score_of
+from impala_ms.comparison.results import check_scores, score_of
 from impala_ms.comparison.runs import Run, RunError
 from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
@@ -183,7 +183,7 @@ def make(request: Request, command: str) -> Comparison:
     """The comparison that a command asks for, with what its folder holds already.
 
     Raises:
-        UsageError: If it cannot be; nothing was written.
+        UsageError, RunError: If it cannot be; nothing was written.
     """
     comparison = _begin(request)
     comparison.commands.append(command)
@@ -207,6 +207,9 @@ def make(request: Request, command: str) -> Comparison:
         _check_unchanged(comparison)
     for setting in _settings(request):
         _add(comparison, setting, request.seeds)
+    envs = [runs.name_of(setting.env) for setting in comparison.settings]
+    check_scores("--score", request.scores, envs)
+    check_scores("--greedy_score", request.greedy_scores, envs)
     return comparison
 
 

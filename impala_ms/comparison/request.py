@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from impala_ms.comparison.runs import name_of
 from impala_ms.comparison.statistics import BANDS
 
 RANKS, SEEDS = (3,), (1, 2, 3, 4, 5)  # unless given
@@ -218,7 +219,7 @@ def _vary(text: str) -> tuple[str, tuple[str, ...]]:
 def _scores(option: str, texts: Sequence[str]) -> dict[str, float]:
     """The return by environment of ``475`` or ``CartPole-v1=475``."""
     pairs = (text.rpartition("=") for text in texts)
-    return {env: _number(option, number) for env, _, number in pairs}
+    return {name_of(env): _number(option, number) for env, _, number in pairs}
 
 
 def _seconds(text: str) -> float:

@@ -5,11 +5,11 @@ Input: groups of runs. Output: plain dicts with the columns of ``runs.csv`` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from impala_ms.comparison import runs, statistics
-from impala_ms.comparison.runs import Group, Run
+from impala_ms.comparison.runs import Group, Run, RunError
 from impala_ms.comparison.statistics import last
 
 Record = dict[str, Any]
@@ -41,6 +41,20 @@ class Asked(NamedTuple):
 def score_of(env: str, scores: Mapping[str, float]) -> float | None:
     """The score that counts in an environment, by its id or for all."""
     return scores.get(env, scores.get(""))
+
+
+def check_scores(option: str, scores: Mapping[str, float], envs: Iterable[str]) -> None:
+    """Refuse a score of an environment that is not there: it would be passed over.
+
+    Raises:
+        RunError: With the environments that are there.
+    """
+    there = list(dict.fromkeys(envs))
+    for env in scores.keys() - {"", *there} if there else ():
+        raise RunError(
+            f"{option} {env}={scores[env]:g}: {env} is not an environment of these runs: they are "
+            f"of {', '.join(there)}"
+        )
 
 
 def of_run(run: Run, label: str, asked: Asked) -> Record:
