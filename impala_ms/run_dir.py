@@ -203,6 +203,21 @@ def of_this_start(folder: Path) -> tuple[Path, Path]:
     return folder / f"config{_NEXT}", folder / "config.json"
 
 
+def try_lock(lock: TextIO) -> bool:
+    """Keep other processes from locking a file too, as long as it is open.
+
+    Returns:
+        False if another process has locked it. Where the file system has no locks: True.
+    """
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        log.warning("%s cannot be locked: %s", lock.name, error.strerror)
+    return True
+
+
 def _lock(folder: Path, started: datetime) -> None:
     """Keep other runs out of the folder while this process lives.
 
@@ -212,17 +227,12 @@ def _lock(folder: Path, started: datetime) -> None:
     if folder in _locks:
         return
     lock = (folder / ".lock").open("a+", encoding="utf-8")
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks
-            log.warning("run_dir %s cannot be locked: %s", folder, error.strerror)
-            return
+    if not try_lock(lock):
         lock.seek(0)
         raise ConfigError(
             f"run_dir {folder} is in use by a run that has not ended ({lock.read().strip()}): "
             "wait for its end, stop it, or give another"
-        ) from error
+        )
     lock.truncate(0)
     lock.write(f"process {os.getpid()} on {socket.gethostname()}, started {started:%F %T}\n")
     lock.flush()

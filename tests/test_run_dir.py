@@ -1,5 +1,6 @@
 """The folder of a run: its name, its files, its lock, and what is left alone in it."""
 
+import errno
 import json
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from impala_ms import run_dir
+from impala_ms.comparison import plan
 from impala_ms.config import Config
 from impala_ms.errors import ConfigError
 from tests.configs import OTHER, STARTED, a_run, load, release, write
@@ -170,6 +172,21 @@ def test_a_run_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="new cannot be written: Permission denied"):
         run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / "new")), started=STARTED)
     assert not (tmp_path / "new" / "config.json").exists()  # never half a file
+
+
+def test_a_file_system_without_locks_does_not_stop_runs_and_comparisons(
+    tmp_path, monkeypatch, caplog
+):
+    def without(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(run_dir.fcntl, "lockf", without)
+    folder = run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
+    with plan.lock(tmp_path):
+        pass
+    said = [f"{where}/.lock cannot be locked: No locks available" for where in (folder, tmp_path)]
+    assert caplog.messages == said
+    release(folder)
 
 
 def test_resume_keeps_the_configurations_before(tmp_path):

@@ -6,7 +6,6 @@ whole before the first run starts, whose runs are asked for one by one.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -24,7 +23,7 @@ from impala_ms.comparison.results import check_scores, score_of
 from impala_ms.comparison.runs import Run, RunError
 from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
-from impala_ms.run_dir import GREEDY, write_json
+from impala_ms.run_dir import GREEDY, try_lock, write_json
 
 FILE, FORMAT = "comparison.json", 1
 
@@ -355,11 +354,9 @@ def lock(folder: Path) -> TextIO:
         UsageError: If another process has done so.
     """
     file = (folder / ".lock").open("a")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not try_lock(file):
         file.close()
-        raise UsageError(f"another comparison runs in {folder}: wait for its end") from error
+        raise UsageError(f"another comparison runs in {folder}: wait for its end")
     return file
 
 
