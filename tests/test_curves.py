@@ -67,6 +67,17 @@ def test_a_folder_of_runs_is_mean_and_band_over_seeds(here, monkeypatch):
     assert note.endswith("band: mean ± standard error")
 
 
+def test_a_run_that_is_given_twice_counts_once(here, monkeypatch):
+    make_run(here / "runs" / "1", [0, 10], seed=1)
+    make_run(here / "runs" / "2", [0, 40], seed=2)
+    words = ["runs", "runs/1", str(here / "runs" / "1"), "--metrics", "episode_return_mean"]
+    figure = drawn(monkeypatch, *words)
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [0, 25]
+    assert figure.get_suptitle() == "CartPole-v1, N = 3, 2 seeds"
+    figure = drawn(monkeypatch, "a=runs", "b=runs/1", "--metrics", "episode_return_mean")
+    assert [line.get_ydata()[-1] for line in figure.axes[0].lines] == [25, 10]
+
+
 def test_lowest_and_highest_can_be_the_band(here, monkeypatch):
     for seed, top in enumerate([1, 1, 7]):
         make_run(here / "runs" / str(seed), [0, top], seed=seed)
