@@ -433,6 +433,10 @@ def test_the_folder_is_named_by_environment_and_time():
         (["learner.correction=vtrace,none"], [("learner.correction", ("vtrace", "none"))]),
         (["network.hidden_sizes=[8,8],[16]"], [("network.hidden_sizes", ("[8,8]", "[16]"))]),
         (["a.b=1", "c.d=2,3"], [("a.b", ("1",)), ("c.d", ("2", "3"))]),
+        (
+            ["network.options={a: [8,8], b: 3},{a: [[1],[2]]}"],
+            [("network.options", ("{a: [8,8], b: 3}", "{a: [[1],[2]]}"))],
+        ),
     ],
 )
 def test_values_of_a_grid_are_split_at_commas_outside_brackets(words, values):

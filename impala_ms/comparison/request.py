@@ -209,8 +209,15 @@ def _seeds(words: Sequence[str]) -> tuple[int, ...]:
 
 def _vary(text: str) -> tuple[str, tuple[str, ...]]:
     """Path and values of ``path=a,b``; a comma inside brackets belongs to a value."""
-    path, equals, values = text.partition("=")
-    found = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]
+    path, equals, given = text.partition("=")
+    values, depth = [""], 0
+    for character in given:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += character
+    found = [value.strip() for value in values]
     if not (path and equals) or "" in found:
         raise UsageError(f"--vary {text}: it is PATH=A,B, such as learner.correction=vtrace,none")
     return path.strip(), _distinct(f"--vary {text}", found)
