@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala_ms import compare
+from impala_ms import compare, config
 from impala_ms.comparison import plan, process, request, running, runs
 from impala_ms.comparison.request import UsageError
 from impala_ms.run_dir import write_json
@@ -604,6 +604,20 @@ def test_a_report_about_a_comparison_knows_its_score_and_names(here, capsys):
     page = (here / "out" / "report.html").read_text()
     assert shlex.join(words) in page
     assert f"{os.cpu_count()} cores" in page
+
+
+def test_a_run_started_by_hand_is_of_the_setting_of_a_comparison_that_has_the_same(here):
+    """What the plan does not know, the torso, stands in the folders of the runs."""
+    words = ["impala", "--ranks", "1", "--seeds", "1-2", "--output", "out"]
+    assert compare.main(words) == 0
+    made = config.load("impala", ["--seed", "3"], 1).to_json()
+    made["network_params"]["torso"] = "mlp"
+    for folder in (here / "out" / "runs" / ONE / "seed_2", make_run(here / "mine", ranks=1)):
+        (folder / "config.json").write_text(json.dumps(made))
+    members = [*plan.load(Path("out")).read_runs(), runs.read(here / "mine")]
+    (group,) = runs.grouped(members)
+    assert [run.seed for run in group.runs] == [1, 2, 3]
+    assert group.label == "impala"
 
 
 def test_a_report_names_folders_that_are_not_utf_8(here):

@@ -26,6 +26,7 @@ from impala_ms.errors import ConfigError
 from impala_ms.run_dir import GREEDY, try_lock, write_json
 
 FILE, FORMAT = "comparison.json", 1
+TORSO = "network.torso"  # unless it is given, each run chooses it by its observations
 
 
 @dataclass
@@ -120,8 +121,30 @@ class Comparison:
         return score_of(run.env, self.greedy_scores)
 
     def read_runs(self) -> list[Run]:
-        """Every run that was started, with what its folder shows."""
-        return [self._read(run) for run in self.planned() if run.state != runs.GOES_ON]
+        """Every run that was started, with what its folder shows.
+
+        A torso that is None in the plan is the one that the runs of the setting have chosen.
+        """
+        planned = [run for run in self.planned() if run.state != runs.GOES_ON]
+        started = [(run, runs.read(run.folder)) for run in planned]
+        torsos = {
+            run.folder.parent: torso
+            for run, there in started
+            for torso in (there.settings.get(TORSO), run.settings.get(TORSO))
+            if torso is not None
+        }
+        return [
+            replace(
+                run,
+                settings={**run.settings, TORSO: torsos.get(run.folder.parent)},
+                rows=there.rows,
+                columns=there.columns,
+                meta=there.meta,
+                greedy=there.greedy,
+                snapshots=there.snapshots,
+            )
+            for run, there in started
+        ]
 
     def key(self, run: Run) -> str:
         """The name of a run in ``outcomes``."""
@@ -144,17 +167,6 @@ class Comparison:
             state=outcome.state,
             message=outcome.message,
             counted=outcome.state in runs.COUNTED,
-        )
-
-    def _read(self, run: Run) -> Run:
-        there = runs.read(run.folder)
-        return replace(
-            run,
-            rows=there.rows,
-            columns=there.columns,
-            meta=there.meta,
-            greedy=there.greedy,
-            snapshots=there.snapshots,
         )
 
 
