@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        members = [run for word in arguments.runs for run in read(word)]
+        found = [run for word in arguments.runs for run in read(word)]
+        # A folder that is given twice, or by a folder above it too, is one run.
+        members = list({(run.label, run.folder.resolve()): run for run in found}.values())
         groups = runs.grouped(members)
         picture = pictures.Picture(
             xs=arguments.x,

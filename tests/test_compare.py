@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala_ms import compare
+from impala_ms import compare, config
 from impala_ms.comparison import plan, request, running, runs
 from impala_ms.comparison.request import UsageError
 from impala_ms.run_dir import write_json
@@ -328,7 +328,7 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
         ),
         (
             ["impala", "--env", "CartPole-v1", "--score", "Pendulum-v1=-200"],
-            "--score Pendulum-v1=…: the environments here are CartPole-v1",
+            "--score Pendulum-v1=-200: Pendulum-v1 is not an environment of these runs",
         ),
         (["impala", "--seed", "3"], "--seed is not for a comparison: use --seeds"),
         (["impala", "--run_dir", "a"], "--run_dir is not for a comparison: use --output"),
@@ -339,6 +339,12 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
         ),
         (["impala", "--score", "high"], "--score high: it takes a number"),
         (["impala", "--greedy_score", "high"], "--greedy_score high: it takes a number"),
+        (
+            ["impala", "--env", "CartPole-v1", "--score", "Cartpole-v1=475"],
+            "--score Cartpole-v1=475: Cartpole-v1 is not an environment of these runs: they are of "
+            "CartPole-v1",
+        ),
+        (["impala", "--greedy_score", "CartPole=475"], "--greedy_score CartPole=475: CartPole is "),
         (
             ["impala", "--greedy_episodes", "-1"],
             "--greedy_episodes -1: it takes whole numbers of 0",
@@ -430,6 +436,10 @@ def test_the_folder_is_named_by_environment_and_time():
         (["learner.correction=vtrace,none"], [("learner.correction", ("vtrace", "none"))]),
         (["network.hidden_sizes=[8,8],[16]"], [("network.hidden_sizes", ("[8,8]", "[16]"))]),
         (["a.b=1", "c.d=2,3"], [("a.b", ("1",)), ("c.d", ("2", "3"))]),
+        (
+            ["network.options={a: [8,8], b: 3},{a: [[1],[2]]}"],
+            [("network.options", ("{a: [8,8], b: 3}", "{a: [[1],[2]]}"))],
+        ),
     ],
 )
 def test_values_of_a_grid_are_split_at_commas_outside_brackets(words, values):
@@ -441,6 +451,8 @@ def test_values_of_a_grid_are_split_at_commas_outside_brackets(words, values):
 def test_a_score_is_for_all_environments_or_for_one():
     scores = request.read(["impala", "--score", "475", "--score=Pendulum-v1=-200"]).scores
     assert scores == {"": 475.0, "Pendulum-v1": -200.0}
+    scores = request.read(["impala", "--score", "envs/corridor.py:Corridor-v0=0.9"]).scores
+    assert scores == {"corridor.py:Corridor-v0": 0.9}  # as the table names it
     with pytest.raises(UsageError):
         request.read(["impala", "--score", "nan"])
 
@@ -569,11 +581,13 @@ def test_without_matplotlib_the_tables_are_written(real_pictures, tmp_path, monk
         (["nothing"], "nothing: there is no such folder"),
         (["twice"], "twice/a and twice/b are the same setting with the same seed: a mean over "),
         (["old"], "wall_time_s is not a column of old/a/metrics.csv; columns of all runs: env_ste"),
+        (["one", "--score", "Pong=9"], "--score Pong=9: Pong is not an environment of these run"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_one_line(here, capsys, words, says):
     make_run(here / "twice" / "a", [1, 2])
     make_run(here / "twice" / "b", [1, 2])
+    make_run(here / "one" / "a", [1, 2])
     make_run(here / "old" / "a", [1, 2], columns=["env_steps", "episode_return_mean"])
     assert compare.main(["--report", *words, "--output", "out"]) == 2
     said = capsys.readouterr().err
@@ -593,6 +607,27 @@ def test_a_report_about_a_comparison_knows_its_score_and_names(here, capsys):
     page = (here / "out" / "report.html").read_text()
     assert shlex.join(words) in page
     assert f"{os.cpu_count()} cores" in page
+
+
+def test_a_run_started_by_hand_is_of_the_setting_of_a_comparison_that_has_the_same(here):
+    """What the plan does not know, the torso, stands in the folders of the runs."""
+    words = ["impala", "--ranks", "1", "--seeds", "1-2", "--output", "out"]
+    assert compare.main(words) == 0
+    made = config.load("impala", ["--seed", "3"], 1).to_json()
+    made["network_params"]["torso"] = "mlp"
+    for folder in (here / "out" / "runs" / ONE / "seed_2", make_run(here / "mine", ranks=1)):
+        (folder / "config.json").write_text(json.dumps(made))
+    members = [*plan.load(Path("out")).read_runs(), runs.read(here / "mine")]
+    (group,) = runs.grouped(members)
+    assert [run.seed for run in group.runs] == [1, 2, 3]
+    assert group.label == "impala"
+
+
+def test_a_report_names_folders_that_are_not_utf_8(here):
+    make_run(here / os.fsdecode(b"runs/\xc4\xe3"), [1, 2])
+    assert compare.main(["--report", "runs", "--output", "out"]) == 0
+    (row,) = read_csv(here / "out" / "runs.csv")
+    assert row["folder"] == "runs/??"
 
 
 def test_the_command_of_a_run_is_what_a_user_gives(real_pictures):

@@ -4,6 +4,7 @@ Input: what the user's class has made, or returned. Output: nothing, or an error
 allowed.
 """
 
+import copy
 from numbers import Integral
 
 import mindspore as ms
@@ -33,7 +34,7 @@ def make_torso(name, type_, arguments, options):
         *arguments,
         **options,
     )
-    torso = type_(*arguments, **options)
+    torso = type_(*arguments, **copy.deepcopy(options))  # several torsos get the same
     if not (isinstance(torso, nn.Cell) and isinstance(getattr(torso, "outputs", None), Integral)):
         raise ConfigError(
             f"network.torso {name} is not a torso: it must be a mindspore.nn.Cell with the number "

@@ -122,6 +122,14 @@ def draw(groups: Sequence[Group], picture: Picture, files: Sequence[Path]) -> No
             raise RunError(f"{file}: a picture's name ends with {', '.join(KINDS)}")
     check([run for group in groups for run in group.runs], [*picture.xs, *picture.ys])
     figure = _figure()
+    with _plain_text():
+        _fill(figure, groups, picture)
+        for file in files:
+            _save(figure, file)
+
+
+def _fill(figure: Any, groups: Sequence[Group], picture: Picture) -> None:
+    """Draw panels, legend and title."""
     wide, high = len(picture.ys), len(picture.xs)
     if picture.across:
         wide, high = high, wide
@@ -135,8 +143,6 @@ def draw(groups: Sequence[Group], picture: Picture, files: Sequence[Path]) -> No
     note.set(text=_note(drawn, picture.band, unit_of(groups)), size="small")
     figure.set_size_inches(width, PANEL_INCHES[1] * high + 0.9 + legend_inches)
     figure.suptitle(picture.title, fontsize="large", fontweight="bold")
-    for file in files:
-        _save(figure, file)
 
 
 def _draw_panels(
@@ -166,6 +172,18 @@ def _figure() -> Any:
         if backend is not None:
             os.environ["MPLBACKEND"] = backend
     return Figure(layout="constrained")
+
+
+def _plain_text() -> Any:
+    """While it is entered, texts are shown as they are, whatever a matplotlibrc says.
+
+    Otherwise what stands between two dollar signs in a name would be read as a formula.
+    """
+    from matplotlib import rc_context
+
+    return rc_context(
+        {"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False}
+    )
 
 
 def _draw_group(

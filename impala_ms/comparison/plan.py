@@ -6,7 +6,6 @@ whole before the first run starts, whose runs are asked for one by one.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -25,9 +24,10 @@ from impala_ms.comparison.runs import Run, RunError
 from impala_ms.comparison.typed import made
 from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
-from impala_ms.run_dir import write_json
+from impala_ms.run_dir import GREEDY, try_lock, write_json
 
 FILE, FORMAT = "comparison.json", 1
+TORSO = "network.torso"  # unless it is given, each run chooses it by its observations
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Comparison:
 
     def last_to_play(self, run: Run) -> bool:
         """Whether the last weights of a run have not played as many episodes as are wanted."""
-        played = runs.read_json(run.folder / runs.GREEDY).get("episodes", 0)
+        played = runs.read_json(run.folder / GREEDY).get("episodes", 0)
         return self.greedy_episodes not in (0, played)
 
     def snapshots_to_play(self, run: Run) -> bool:
@@ -124,8 +124,30 @@ class Comparison:
         return score_of(run.env, self.greedy_scores)
 
     def read_runs(self) -> list[Run]:
-        """Every run that was started, with what its folder shows."""
-        return [self._read(run) for run in self.planned() if run.state != runs.GOES_ON]
+        """Every run that was started, with what its folder shows.
+
+        A torso that is None in the plan is the one that the runs of the setting have chosen.
+        """
+        planned = [run for run in self.planned() if run.state != runs.GOES_ON]
+        started = [(run, runs.read(run.folder)) for run in planned]
+        torsos = {
+            run.folder.parent: torso
+            for run, there in started
+            for torso in (there.settings.get(TORSO), run.settings.get(TORSO))
+            if torso is not None
+        }
+        return [
+            replace(
+                run,
+                settings={**run.settings, TORSO: torsos.get(run.folder.parent)},
+                rows=there.rows,
+                columns=there.columns,
+                meta=there.meta,
+                greedy=there.greedy,
+                snapshots=there.snapshots,
+            )
+            for run, there in started
+        ]
 
     def key(self, run: Run) -> str:
         """The name of a run in ``outcomes``."""
@@ -148,17 +170,6 @@ class Comparison:
             state=outcome.state,
             message=outcome.message,
             counted=outcome.state in runs.COUNTED,
-        )
-
-    def _read(self, run: Run) -> Run:
-        there = runs.read(run.folder)
-        return replace(
-            run,
-            rows=there.rows,
-            columns=there.columns,
-            meta=there.meta,
-            greedy=there.greedy,
-            snapshots=there.snapshots,
         )
 
 
@@ -204,7 +215,7 @@ def make(request: Request, command: str) -> Comparison:
     """The comparison that a command asks for, with what its folder holds already.
 
     Raises:
-        UsageError: If it cannot be; nothing was written.
+        UsageError, RunError: If it cannot be; nothing was written.
     """
     comparison = _begin(request)
     comparison.commands.append(command)
@@ -241,8 +252,10 @@ def check_scores(request: Request, envs: Collection[str]) -> None:
     options = {"--score": request.scores, "--greedy_score": request.greedy_scores}
     for option, scores in options.items():
         if unknown := [env for env in scores if env and env not in envs]:
-            there = ", ".join(sorted(envs))
-            raise UsageError(f"{option} {unknown[0]}=…: the environments here are {there}")
+            raise UsageError(
+                f"{option} {unknown[0]}={scores[unknown[0]]:g}: {unknown[0]} is not an environment "
+                f"of these runs: they are of {', '.join(sorted(envs))}"
+            )
 
 
 def _begin(request: Request) -> Comparison:
@@ -400,11 +413,9 @@ def lock(folder: Path) -> TextIO:
         UsageError: If another process has done so.
     """
     file = (folder / ".lock").open("a")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not try_lock(file):
         file.close()
-        raise UsageError(f"another comparison runs in {folder}: wait for its end") from error
+        raise UsageError(f"another comparison runs in {folder}: wait for its end")
     return file
 
 

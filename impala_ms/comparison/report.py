@@ -115,8 +115,13 @@ def write_tables(made: Sequence[Section], folder: Path) -> list[Path]:
         "runs.csv": tables.csv_text([record for one in made for record in one.every]),
     }
     for name, text in contents.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        _write(folder / name, text)
     return [folder / name for name in contents]
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a text; a byte of a folder's name that is not UTF-8 becomes a question mark."""
+    file.write_text(text, encoding="utf-8", errors="replace")
 
 
 def markdown(made: Sequence[Section]) -> str:
@@ -174,7 +179,7 @@ def write_page(
     body += ["<h2>How it was made</h2>", *_origin(made, view)]
     page = _PAGE.format(title=_text(f"Comparison on {envs}"), style=_STYLE, body="\n".join(body))
     file = folder / "report.html"
-    file.write_text(page, encoding="utf-8")
+    _write(file, page)
     return file
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from impala_ms.comparison.runs import name_of
 from impala_ms.comparison.statistics import BANDS
 
 RANKS, SEEDS = (3,), (1, 2, 3, 4, 5)  # unless given
@@ -222,8 +223,15 @@ def _seeds(words: Sequence[str]) -> tuple[int, ...]:
 
 def _vary(text: str) -> tuple[str, tuple[str, ...]]:
     """Path and values of ``path=a,b``; a comma inside brackets belongs to a value."""
-    path, equals, values = text.partition("=")
-    found = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]
+    path, equals, given = text.partition("=")
+    values, depth = [""], 0
+    for character in given:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += character
+    found = [value.strip() for value in values]
     if not (path and equals) or "" in found:
         raise UsageError(f"--vary {text}: it is PATH=A,B, such as learner.correction=vtrace,none")
     return path.strip(), _distinct(f"--vary {text}", found)
@@ -232,7 +240,7 @@ def _vary(text: str) -> tuple[str, tuple[str, ...]]:
 def _scores(option: str, texts: Sequence[str]) -> dict[str, float]:
     """The return by environment of ``475`` or ``CartPole-v1=475``."""
     pairs = (text.rpartition("=") for text in texts)
-    return {env: _number(option, number) for env, _, number in pairs}
+    return {name_of(env): _number(option, number) for env, _, number in pairs}
 
 
 def _seconds(text: str) -> float:

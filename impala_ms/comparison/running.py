@@ -25,7 +25,7 @@ from impala_ms.comparison.plan import Comparison, Outcome
 from impala_ms.comparison.process import Ended, Runner
 from impala_ms.comparison.runs import Run, RunError
 from impala_ms.metrics.progress import Display
-from impala_ms.run_dir import in_use, write_json
+from impala_ms.run_dir import GREEDY, in_use, write_json
 
 METRICS = "metrics.csv"
 TAIL_BYTES = 8192  # more than a row of metrics.csv has
@@ -179,7 +179,7 @@ def _keep(run: Run, printed: str) -> str:
         with contextlib.suppress(ValueError):
             found = json.loads(line)
             if isinstance(found, dict) and "return_mean" in found:
-                write_json(run.folder / runs.GREEDY, found)
+                write_json(run.folder / GREEDY, found)
                 return ""
     return f"its evaluation failed: it printed no result (see {log_of(run)})"
 
@@ -194,7 +194,7 @@ def _said(outcome: Outcome, run: Run) -> str:
     how = "ended by --limit_s" if outcome.state == runs.LIMIT else outcome.state
     words = [f"{how} after {outcome.took_s:.1f} s"]
     returned = newest_row(run.folder / METRICS).get("episode_return_mean")
-    greedy = runs.finite(runs.read_json(run.folder / runs.GREEDY).get("return_mean"))
+    greedy = runs.finite(runs.read_json(run.folder / GREEDY).get("return_mean"))
     if returned is not None and outcome.state != runs.FAILED:
         words.append(f"return {returned:.1f}")
     if greedy is not None:
