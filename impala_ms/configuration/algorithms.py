@@ -116,7 +116,7 @@ def module_of(name: str) -> Any:
         ConfigError: If there is no such algorithm, or its config.py fails.
     """
     if name not in names():
-        near = closest(name, names())
+        near = closest(name.lower(), names())
         meant = f"did you mean {near}? " if near else ""
         raise ConfigError(f"unknown algorithm {name!r}: {meant}allowed: {', '.join(names())}")
     try:
