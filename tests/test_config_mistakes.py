@@ -25,7 +25,7 @@ from tests.configs import edited_defaults, load, problem, problems, write
         ("--lambda_=1.01", "learner.lambda_ = '1.01'", "float in [0, 1]"),
         ("--gamma=-0.01", "learner.gamma = '-0.01'", "float in [0, 1]"),
         ("--adam_beta1=1", "learner.adam_beta1 = '1'", "float in [0, 1)"),
-        ("--synchronous=2", "trainer.synchronous = '2'", "bool"),
+        ("--synchronous=2", "trainer.synchronous = '2'", "true or false"),
         ("--device=TPU", "learner.device = 'TPU'", "one of auto, CPU, GPU, Ascend"),
         ("--max_policy_lag=-1", "trainer.max_policy_lag = '-1'", "int >= 0 or None"),
         ("--env=", "collect_env.id = ''", "str"),

@@ -256,7 +256,7 @@ class Draft:
         for path, before in differing(self.resumed or {}, self.values):
             self.problems.append(
                 f"{self.values.given(path)}: a run keeps its own, {show(before)}, when it is "
-                "resumed; a new run with other settings may begin with weights by --init_from"
+                "resumed; --init_from begins a new run with its weights, if the network is the same"
             )
 
     def _place(self, ranks: int | None) -> None:
