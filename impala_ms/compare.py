@@ -136,15 +136,14 @@ def show_again(wanted: Request, command: str) -> int:
             )
         else:
             members += [runs.read(found) for found in runs.find(folder)]
-    output = wanted.output or wanted.report[0]
-    output.mkdir(parents=True, exist_ok=True)
-    show(members, output, view)
+    show(members, wanted.output or wanted.report[0], view)
     return 0
 
 
 def show(members: Sequence[Run], folder: Path, view: View) -> None:
     """Write tables, pictures and page, and print the tables."""
     made = report.sections(members, view)
+    folder.mkdir(parents=True, exist_ok=True)
     files = report.write_tables(made, folder)
     drawn = {}
     try:
