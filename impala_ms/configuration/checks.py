@@ -71,7 +71,7 @@ def size_of_an_update(values: Values) -> list[str]:
     unroll = values["trainer.unroll_length"]
     return [
         f"S = batch_size / num_envs = {batch} / {envs} = {count(batch // envs, 'unroll')} per"
-        f" update: unroll_length x batch_size = {unroll} x {batch} = {unroll * batch} env steps"
+        f" update: unroll_length x batch_size = {unroll} x {batch} = {unroll * batch:,} env steps"
     ]
 
 

@@ -197,5 +197,5 @@ def sizes(values):
     envs = values["collect_env.num_envs"]
     return [
         f"an update applies {count(gradients, 'gradient')}, each of unroll_length x num_envs = "
-        f"{unroll} x {envs} = {unroll * envs} env steps"
+        f"{unroll} x {envs} = {unroll * envs:,} env steps"
     ]
