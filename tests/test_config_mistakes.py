@@ -128,7 +128,7 @@ def test_synchronous_unrolls_must_be_a_multiple_of_the_actors():
     argv = ("--synchronous", "true", "--num_envs", "4", "--batch_size")
     line = problem(*argv, "16", ranks=4)
     assert "16 / 4 = 4 must be a multiple of the 3 actors: batch_size a multiple of 12" in line
-    assert line.endswith(", or N one of 2, 3, 5")
+    assert line.endswith(", or N = 2 or 3 or 5")
     assert load(*argv, "24", ranks=4).unrolls_per_batch == 6
     assert load("--num_envs", "4", "--batch_size", "16", ranks=4).unrolls_per_batch == 4
 
