@@ -140,11 +140,15 @@ def show_again(wanted: Request, command: str) -> int:
             )
         else:
             members += [runs.read(found) for found in runs.find(folder)]
+<<<<<<< HEAD
     plan.check_scores(wanted, {run.env for run in members})
     output = wanted.output or wanted.report[0]
     report.check_free(output)
     output.mkdir(parents=True, exist_ok=True)
     show(members, output, view)
+=======
+    show(members, wanted.output or wanted.report[0], view)
+>>>>>>> fd06ae137b5a2900c73d887c08c75f4df1920d81
     return 0
 
 
@@ -168,6 +172,7 @@ def limit_of(wanted: Request, limits: Mapping[Path, float | None]) -> float | No
 def show(members: Sequence[Run], folder: Path, view: View) -> None:
     """Write tables, pictures and page, and print the tables."""
     made = report.sections(members, view)
+    folder.mkdir(parents=True, exist_ok=True)
     files = report.write_tables(made, folder)
     drawn = {}
     try:

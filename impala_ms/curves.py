@@ -63,10 +63,32 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("runs", nargs="+", metavar="[LABEL=]DIR", help="folders of runs")
-    add("--output", type=Path, default=Path("curves.png"), help="picture: .png, .svg or .pdf")
-    add("--metrics", nargs="+", default=METRICS, metavar="METRIC", help="columns, a panel each")
-    add("--x", nargs="+", default=("env_steps", "wall_time_s"), metavar="COLUMN", help="by what")
-    add("--band", choices=BANDS, default="se", help="standard error (default), or all seeds")
+    add(
+        "--output",
+        type=Path,
+        default=Path("curves.png"),
+        help="picture, a .png, .svg or .pdf (default curves.png)",
+    )
+    add(
+        "--metrics",
+        nargs="+",
+        default=METRICS,
+        metavar="METRIC",
+        help="columns of metrics.csv, a panel each",
+    )
+    add(
+        "--x",
+        nargs="+",
+        default=("env_steps", "wall_time_s"),
+        metavar="COLUMN",
+        help="columns of the horizontal axis, a row of panels each",
+    )
+    add(
+        "--band",
+        choices=BANDS,
+        default="se",
+        help="around the mean: standard error (default), or lowest to highest",
+    )
     add(
         "--reference",
         nargs="+",
@@ -74,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[NAME=]VALUE",
         help="horizontal lines in the panel of the return",
     )
-    add("--title", default="", help="without it environment, N and number of seeds")
+    add("--title", default="", help="title; without it environment, N and number of seeds")
     return parser
 
 

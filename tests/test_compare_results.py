@@ -162,8 +162,8 @@ class TestGreedyScore:
         assert record["steps_to_greedy_score_mean"] == (100 + 3 * 1000) / 4
         assert record["greedy_score_never_reached"] == "seeds 2, 3, 4"
         says = (
-            f"Greedy 475 was not reached within {limit} s by impala (seeds 2, 3, 4); such a run "
-            "counts as so many seconds, and as all its steps."
+            f"Greedy 475 was not reached by two snapshots in a row within {limit} s by impala "
+            "(seeds 2, 3, 4); such a run counts as this time, and as all its steps."
         )
         assert says in tables.notes([record], Asked(None, 475.0, limit_s))
 

@@ -78,6 +78,15 @@ def test_a_run_that_is_given_twice_counts_once(here, monkeypatch):
     assert [line.get_ydata()[-1] for line in figure.axes[0].lines] == [25, 10]
 
 
+def test_runs_without_a_common_part_of_an_axis_have_no_line_and_it_is_said(here, monkeypatch):
+    make_run(here / "runs" / "1", [0, 2], seconds=[0, 1], seed=1)
+    make_run(here / "runs" / "2", [0, 2], seconds=[5, 6], seed=2)
+    by_steps, by_seconds = drawn(monkeypatch, "runs", "--metrics", "episode_return_mean").axes
+    assert by_steps.get_title() == ""
+    assert by_seconds.get_title() == "impala: no line, its runs do not overlap here"
+    assert len(by_seconds.lines[0].get_xdata()) == 0
+
+
 def test_lowest_and_highest_can_be_the_band(here, monkeypatch):
     for seed, top in enumerate([1, 1, 7]):
         make_run(here / "runs" / str(seed), [0, top], seed=seed)

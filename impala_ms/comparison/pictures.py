@@ -198,10 +198,18 @@ def _draw_group(
     (line,) = panel.plot(axis, mean, color=colour, linestyle=dashes, linewidth=1.8)
     if len(axis) == 1:
         panel.plot(axis, mean, color=colour, marker="o")  # a line of one point is not seen
+    if curves and not len(axis):
+        _say(panel, f"{group.label}: no line, its runs do not overlap here")
     edges = statistics.band(curves, axis, band) if len(axis) else None
     if edges is not None:
         panel.fill_between(axis, *edges, color=colour, alpha=0.18, linewidth=0)
     return line, len(curves) if len(axis) else 0
+
+
+def _say(panel: Any, text: str) -> None:
+    """Add a line above a panel."""
+    said = [panel.get_title(), textwrap.fill(text, 60)]
+    panel.set_title("\n".join(filter(None, said)), fontsize="small")
 
 
 def _dress(panel: Any, x: str, y: str, picture: Picture) -> None:

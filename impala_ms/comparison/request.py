@@ -30,31 +30,31 @@ Usage: python -m impala_ms compare ALGORITHM … [options] [options of training]
 Trains every algorithm with every setting, in every environment, with every seed: one run at a
 time, seed by seed. Writes table.md, table.csv, runs.csv, pictures and report.html.
 
-  --env ID …             environments; without it the one of the algorithm's config.py
+  --env ID …             environments; without it that of the algorithm's config.py
   --ranks N …            numbers of processes of a run; without it 3
   --seeds 1-5            seeds, as 1-5 or 1,3,7; without it 1-5
   --vary PATH=A,B,…      values of a setting, such as learner.correction=vtrace,none; given
                          several times, every combination is run
   --score [ENV=]RETURN   time and steps to this return are shown (mean of 20 episodes)
-  --greedy_episodes N    after each run its last weights play so many greedy episodes, with
-                         nothing beside them; without it 20, and 0 plays none
+  --greedy_episodes N    after each run its last weights play N greedy episodes, with nothing
+                         beside them; without it 20, and 0 plays none
   --greedy_score [ENV=]RETURN
                          runs save their weights every 2 s, and these play as many greedy
-                         episodes after the run: time and steps to this return are shown,
-                         which the next saved weights must hold too
-  --limit_s SECONDS      a run is ended in order after so long, and counts as so long if it
-                         has not reached the score
+                         episodes after the run: time and steps to this return are shown;
+                         the next saved weights must reach it too
+  --limit_s SECONDS      a run is ended in order after this time; if it has not reached the
+                         score, it counts with this time
   --band se|minmax       what pictures show around the mean over seeds: the standard error
                          (default), or the lowest and highest
-  --output DIR           where; without it comparisons/ENV_TIME. In the folder of an older
-                         comparison what was run is kept, and the rest is added
+  --output DIR           folder of the results; without it comparisons/ENV_TIME. The folder of
+                         an older comparison keeps its runs, and what is missing is added
   --resume DIR           go on: run what is missing, has failed or was stopped
   --report DIR …         make tables, pictures and report of the runs below these folders anew,
                          without training
   --help                 show this
 Options of training, such as --total_env_steps 600000 or --config FILE, hold for all runs.
 
-Ctrl-C ends the run that goes on and keeps what is finished; --resume goes on.
+Ctrl-C stops; finished runs are kept, and --resume goes on.
 """
 
 ONE, SEVERAL = "one value", "one value or more"

@@ -167,8 +167,9 @@ def notes(records: Sequence[Record], asked: Asked) -> list[str]:
         )
     if not_in_time:
         lines.append(
-            f"Greedy {asked.greedy_score:g} was not reached within {asked.greedy_limit_s:g} s by "
-            f"{not_in_time}; such a run counts as so many seconds, and as all its steps."
+            f"Greedy {asked.greedy_score:g} was not reached by two snapshots in a row within "
+            f"{asked.greedy_limit_s:g} s by {not_in_time}; such a run counts as this time, and as "
+            "all its steps."
         )
     if unknown:
         lines.append(

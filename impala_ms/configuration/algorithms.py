@@ -145,7 +145,7 @@ def module_of(name: str) -> Any:
         ConfigError: If there is no such algorithm, or its config.py fails.
     """
     if name not in names():
-        near = closest(name, names())
+        near = closest(name.lower(), names())
         meant = f"did you mean {near}? " if near else ""
         raise ConfigError(f"unknown algorithm {name!r}: {meant}allowed: {', '.join(names())}")
     try:
@@ -191,7 +191,8 @@ def _keys(
 def _options(keys: Mapping[str, Setting]) -> dict[str, str]:
     """The keys that only one section has; eval_env has the same keys as collect_env."""
     split = [path.split(".") for path in keys if not path.startswith("eval_env.")]
-    sections = [(head, key) for head, key in split if f"{head}_params" in SECTIONS]
+    settings = [(head, key) for head, key in split if key not in PART]
+    sections = [(head, key) for head, key in settings if f"{head}_params" in SECTIONS]
     names = [key for _, key in sections]
     options = {key: f"{head}.{key}" for head, key in sections if names.count(key) == 1}
     return {"env" if key == "id" else key: path for key, path in options.items()}

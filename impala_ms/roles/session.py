@@ -181,7 +181,7 @@ class RoleSession(compat.Session):
         if nothing := nothing_left(recorder.env_steps, params["total_env_steps"]):
             process.console.write(f"{nothing}\n")
         elif not self.loop.finished():
-            process.console.write("compiling the learner's step, then it begins\n")
+            process.console.write("compiling the update, then it begins\n")
             began = time.perf_counter()
             learner.warm_up(layout.batch(self.work.per_update))
             logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
