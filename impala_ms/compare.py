@@ -140,15 +140,10 @@ def show_again(wanted: Request, command: str) -> int:
             )
         else:
             members += [runs.read(found) for found in runs.find(folder)]
-<<<<<<< HEAD
     plan.check_scores(wanted, {run.env for run in members})
     output = wanted.output or wanted.report[0]
     report.check_free(output)
-    output.mkdir(parents=True, exist_ok=True)
     show(members, output, view)
-=======
-    show(members, wanted.output or wanted.report[0], view)
->>>>>>> fd06ae137b5a2900c73d887c08c75f4df1920d81
     return 0
 
 
