@@ -205,7 +205,7 @@ def test_resume_keeps_the_configurations_before(tmp_path):
     names = ("config.1.json", "config.2.json", "config.json")
     assert [steps_of(name) for name in names] == [first, 101, 102]
     assert (folder / "meta.2.json").is_file()
-    assert (folder / "checkpoints" / "1.ckpt").read_text() == "weights"
+    assert (folder / "checkpoints" / "update_1.ckpt").read_text() == "weights"
 
 
 def test_a_resume_that_was_not_adopted_leaves_the_run_as_it_was(tmp_path):
