@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from impala_ms.comparison import pictures, plan, report, request, running, runs
@@ -17,6 +17,7 @@ from impala_ms.comparison.plan import Comparison
 from impala_ms.comparison.report import View
 from impala_ms.comparison.request import Request, UsageError
 from impala_ms.comparison.runs import Run, RunError
+from impala_ms.errors import ConfigError
 from impala_ms.metrics import progress
 
 LINES_S = 10.0  # between two lines of progress where there is no terminal
@@ -37,9 +38,10 @@ def main(argv: Sequence[str]) -> int:
         comparison = plan.make(wanted, command)
         comparison.folder.mkdir(parents=True, exist_ok=True)
         with plan.lock(comparison.folder):
+            plan.check_current(comparison)
             comparison.save()
             return carry_out(comparison, wanted.band)
-    except (UsageError, RunError) as error:
+    except (UsageError, RunError, ConfigError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     except BrokenPipeError:  # its reader has gone; a run that goes on ends in order, as it has too
@@ -122,29 +124,50 @@ def show_again(wanted: Request, command: str) -> int:
     """Make the report about runs that are there."""
     members: list[Run] = []
     view = View(wanted.scores, wanted.greedy_scores, wanted.limit_s, wanted.band, [command])
+    limits: dict[Path, float | None] = {}
     for folder in wanted.report:
         if (folder / plan.FILE).exists():
             comparison = plan.load(folder)
+            limits[folder] = comparison.limit_s
             members += comparison.read_runs()
             view = View(
                 {**comparison.scores, **view.scores},
                 {**comparison.greedy_scores, **view.greedy_scores},
-                comparison.limit_s if wanted.limit_s is None else wanted.limit_s,
+                limit_of(wanted, limits),
                 wanted.band,
                 [*view.commands, *comparison.commands],
                 list(dict.fromkeys([*view.machines, *comparison.machines])),
             )
         else:
             members += [runs.read(found) for found in runs.find(folder)]
+    plan.check_scores(wanted, {run.env for run in members})
     output = wanted.output or wanted.report[0]
-    output.mkdir(parents=True, exist_ok=True)
+    report.check_free(output)
     show(members, output, view)
     return 0
+
+
+def limit_of(wanted: Request, limits: Mapping[Path, float | None]) -> float | None:
+    """The limit under which comparisons are shown together.
+
+    Raises:
+        UsageError: If they were made with different ones, and none is given.
+    """
+    if wanted.limit_s is not None:
+        return wanted.limit_s
+    if len(set(limits.values())) > 1:
+        had = ", ".join(
+            f"{folder} with {'none' if limit is None else f'{limit:g}'}"
+            for folder, limit in limits.items()
+        )
+        raise UsageError(f"--limit_s differs, {had}: give the one that is to count")
+    return next(iter(limits.values()), None)
 
 
 def show(members: Sequence[Run], folder: Path, view: View) -> None:
     """Write tables, pictures and page, and print the tables."""
     made = report.sections(members, view)
+    folder.mkdir(parents=True, exist_ok=True)
     files = report.write_tables(made, folder)
     drawn = {}
     try:

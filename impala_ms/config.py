@@ -277,7 +277,7 @@ def _read_run(folder: Path) -> tuple[Config | None, list[str]]:
         return None, [f"--resume {folder}: there is no such folder"]
     if not file.is_file():
         return None, [f"--resume {folder}: is not a run folder, it holds no config.json"]
-    if not any((folder / "checkpoints").glob("*")):
+    if not any(folder.glob("checkpoints/update_*.ckpt")):
         return None, [f"--resume {folder}: holds no checkpoint, start a new run instead"]
     try:
         return Config.read(file), []

@@ -14,6 +14,7 @@ from pathlib import Path
 from impala_ms.comparison import pictures, runs
 from impala_ms.comparison.runs import Run, RunError
 from impala_ms.comparison.statistics import BANDS
+from impala_ms.errors import ConfigError
 from impala_ms.metrics import progress
 
 METRICS = ("episode_return_mean", "entropy", "explained_variance", "env_steps_per_s")
@@ -31,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     try:
-        members = [run for word in arguments.runs for run in read(word)]
+        found = [run for word in arguments.runs for run in read(word)]
+        # A folder that is given twice, or by a folder above it too, is one run.
+        members = list({(run.label, run.folder.resolve()): run for run in found}.values())
         groups = runs.grouped(members)
         picture = pictures.Picture(
             xs=arguments.x,
@@ -45,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"{pictures.missing(error)}\n")
         return 1
-    except (OSError, RunError) as error:
+    except (OSError, RunError, ConfigError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{arguments.output}\n")
@@ -60,10 +63,32 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("runs", nargs="+", metavar="[LABEL=]DIR", help="folders of runs")
-    add("--output", type=Path, default=Path("curves.png"), help="picture: .png, .svg or .pdf")
-    add("--metrics", nargs="+", default=METRICS, metavar="METRIC", help="columns, a panel each")
-    add("--x", nargs="+", default=("env_steps", "wall_time_s"), metavar="COLUMN", help="by what")
-    add("--band", choices=BANDS, default="se", help="standard error (default), or all seeds")
+    add(
+        "--output",
+        type=Path,
+        default=Path("curves.png"),
+        help="picture, a .png, .svg or .pdf (default curves.png)",
+    )
+    add(
+        "--metrics",
+        nargs="+",
+        default=METRICS,
+        metavar="METRIC",
+        help="columns of metrics.csv, a panel each",
+    )
+    add(
+        "--x",
+        nargs="+",
+        default=("env_steps", "wall_time_s"),
+        metavar="COLUMN",
+        help="columns of the horizontal axis, a row of panels each",
+    )
+    add(
+        "--band",
+        choices=BANDS,
+        default="se",
+        help="around the mean: standard error (default), or lowest to highest",
+    )
     add(
         "--reference",
         nargs="+",
@@ -71,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[NAME=]VALUE",
         help="horizontal lines in the panel of the return",
     )
-    add("--title", default="", help="without it environment, N and number of seeds")
+    add("--title", default="", help="title; without it environment, N and number of seeds")
     return parser
 
 

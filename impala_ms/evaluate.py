@@ -6,6 +6,7 @@ standard error; of snapshots a table. With ``--checkpoint best``, ``--greedy`` a
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -24,7 +25,9 @@ def main(argv):
     """Play episodes and print what they returned; returns the exit code."""
     arguments = parse(argv)
     try:
-        result = play_snapshots(arguments) if arguments.snapshots else play_checkpoint(arguments)
+        with result_alone():
+            play = play_snapshots if arguments.snapshots else play_checkpoint
+            result = play(arguments)
     except BaseException as error:  # of the environment or the network too: also sys.exit()
         return fail(error)
     try:
@@ -35,6 +38,24 @@ def main(argv):
         progress.ignore_output()
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def result_alone():
+    """Send what the user's classes print to standard error: the result alone is printed.
+
+    pygame, for one, greets on standard output when it is imported.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # nobody reads standard error
+            sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def parse(argv):

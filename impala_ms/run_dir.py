@@ -25,6 +25,7 @@ from impala_ms.config import Config
 from impala_ms.cpus import usable_cores
 from impala_ms.errors import ConfigError
 
+GREEDY = "greedy.json"  # what the last weights returned, when `compare` had them play
 _NEXT = ".next.json"  # ends the name of what is to become config.json
 _RUN_FILES = re.compile(r"(config|meta|status)(\.\w+)?\.json|worker_\d+\.txt|events\.out\..*")
 _locks: dict[Path, TextIO] = {}  # held until this process ends
@@ -181,10 +182,12 @@ def record(folder: Path, config: Config) -> None:
 def adopt(folder: Path) -> None:
     """Let the files that were written beside replace those of the run, which are numbered.
 
-    The status of the run before is removed, since the run goes on. Without files nothing is done.
+    The status of the run before is removed, and what its weights returned, since the run goes on.
+    Without files nothing is done.
     """
     if (folder / f"config{_NEXT}").exists():
-        (folder / "status.json").unlink(missing_ok=True)
+        for old in ("status.json", GREEDY):
+            (folder / old).unlink(missing_ok=True)
     for new in folder.glob(f"*{_NEXT}"):
         file = new.with_name(new.name.replace(_NEXT, ".json"))
         if file.exists():
@@ -200,6 +203,21 @@ def of_this_start(folder: Path) -> tuple[Path, Path]:
     return folder / f"config{_NEXT}", folder / "config.json"
 
 
+def try_lock(lock: TextIO) -> bool:
+    """Keep other processes from locking a file too, as long as it is open.
+
+    Returns:
+        False if another process has locked it. Where the file system has no locks: True.
+    """
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        log.warning("%s cannot be locked: %s", lock.name, error.strerror)
+    return True
+
+
 def _lock(folder: Path, started: datetime) -> None:
     """Keep other runs out of the folder while this process lives.
 
@@ -209,21 +227,32 @@ def _lock(folder: Path, started: datetime) -> None:
     if folder in _locks:
         return
     lock = (folder / ".lock").open("a+", encoding="utf-8")
-    try:
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks
-            log.warning("run_dir %s cannot be locked: %s", folder, error.strerror)
-            return
+    if not try_lock(lock):
         lock.seek(0)
         raise ConfigError(
             f"run_dir {folder} is in use by a run that has not ended ({lock.read().strip()}): "
             "wait for its end, stop it, or give another"
-        ) from error
+        )
     lock.truncate(0)
     lock.write(f"process {os.getpid()} on {socket.gethostname()}, started {started:%F %T}\n")
     lock.flush()
     _locks[folder] = lock
+
+
+def in_use(folder: Path) -> str:
+    """Which other process keeps a folder locked; empty if none does.
+
+    A process that holds the lock itself would lose it by asking.
+    """
+    try:
+        with (folder / ".lock").open("r+", encoding="utf-8", errors="replace") as lock:
+            holder = lock.read().strip()
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return holder or "another process"
+    except OSError:  # there is no such file, or it cannot be locked
+        return ""
+    return ""
 
 
 def _meta(started: datetime) -> dict[str, Any]:

@@ -69,7 +69,7 @@ ENVIRONMENT = {
         "int",
         "environments per actor",
         ">= 1",
-        "E: each actor steps so many environments together, in one call.",
+        "E: each actor steps this many environments together, in one call.",
     ),
     "vectorization": Setting(
         "auto",
@@ -96,14 +96,14 @@ ENVIRONMENT = {
         "int | None",
         "decisions",
         ">= 1",
-        "An episode is cut off after so many decisions. None keeps the environment's own limit.",
+        "An episode is cut off after this many decisions. None keeps the environment's own limit.",
     ),
     "action_repeat": Setting(
         None,
         "int | None",
         "frames per decision",
         ">= 1",
-        "An Atari game repeats each action so often. For other environments it is only counted:"
+        "An Atari game repeats each action this often. For other environments it is only counted:"
         " env_frames = env_steps x action_repeat. None takes 4 for an Atari game, else 1.",
     ),
     "frame_stack": Setting(
@@ -111,7 +111,7 @@ ENVIRONMENT = {
         "int | None",
         "frames",
         ">= 1",
-        "An observation is made of so many of the newest frames; for images.",
+        "An observation is made of this many of the newest frames; for images.",
     ),
     "scale_actions": Setting(
         True,
@@ -126,7 +126,7 @@ ENVIRONMENT = {
         "int",
         "worker processes per actor",
         ">= 0",
-        "So many worker processes step the environments with vectorization `processes`. 0 takes"
+        "This many worker processes step the environments with vectorization `processes`. 0 takes"
         " one for each core of the actor, and at least 2.",
     ),
 }
@@ -245,7 +245,7 @@ LEARNER = {
         "int",
         "compute threads",
         ">= 0",
-        "The learner has so many compute threads. 0 takes the cores that the actors on its host"
+        "The learner has this many compute threads. 0 takes the cores that the actors on its host"
         " leave.",
     ),
     "options": Setting({}, "dict", "", "", "A learner of your own gets these further arguments."),
@@ -358,14 +358,14 @@ TRAINING = {
         "int | None",
         "decisions",
         ">= 1",
-        "Training ends after so many steps. Those of all actors count.",
+        "Training ends after this many steps. Those of all actors count.",
     ),
     "unroll_length": Setting(
         None,
         "int | None",
         "env steps",
         ">= 1",
-        "T: an unroll has so many steps of each environment.",
+        "T: an unroll has this many steps of each environment.",
     ),
 }
 
@@ -375,7 +375,7 @@ BATCHES = {
         "int | None",
         "trajectories of one environment",
         ">= 1",
-        "B: each update learns from so many trajectories. A batch is S = B / num_envs unrolls, "
+        "B: each update learns from this many trajectories. A batch is S = B / num_envs unrolls, "
         "so that B is a multiple of num_envs. None takes one unroll of each actor.",
     ),
     "synchronous": Setting(
@@ -394,7 +394,7 @@ BATCHES = {
         "An unroll with a larger policy lag is dropped. None drops nothing.",
     ),
     "unrolls_in_flight": Setting(
-        2, "int", "unrolls per actor", ">= 1", "An actor sends so many unrolls before it waits."
+        2, "int", "unrolls per actor", ">= 1", "An actor sends this many unrolls before it waits."
     ),
 }
 
@@ -451,7 +451,7 @@ FAULTS = {
         120.0, "float", "s", "> 0", "An actor that has sent nothing by then is left out."
     ),
     "heartbeat_s": Setting(
-        60.0, "float", "s", "> 0", "An actor that is silent for so long, later, is left out."
+        60.0, "float", "s", "> 0", "An actor that is silent for this long, later, is left out."
     ),
     "restart_actors": Setting(
         True,
@@ -465,7 +465,7 @@ FAULTS = {
 
 ACTORS = {
     "actor_threads": Setting(
-        1, "int", "compute threads", ">= 1", "Each actor has so many compute threads."
+        1, "int", "compute threads", ">= 1", "Each actor has this many compute threads."
     ),
     "pin_actors": Setting(
         True,
@@ -479,25 +479,25 @@ ACTORS = {
 
 FILES = {
     "log_interval_s": Setting(
-        0.5, "float", "s", "> 0", "A row of metrics.csv is written every so many seconds."
+        0.5, "float", "s", "> 0", "This is the time between two rows of metrics.csv."
     ),
     "checkpoint_interval_s": Setting(
-        30.0, "float", "s", "> 0", "A checkpoint is written every so many seconds."
+        30.0, "float", "s", "> 0", "This is the time between two checkpoints."
     ),
     "checkpoints_kept": Setting(
         3,
         "int",
         "checkpoints",
         ">= 1",
-        "So many of the newest checkpoints are kept, beside the best.",
+        "This many of the newest checkpoints are kept, beside the best.",
     ),
     "snapshot_interval_s": Setting(
         0.0,
         "float",
         "s",
         ">= 0",
-        "The weights are also saved every so many seconds, and at the end, in `snapshots`, to be "
-        "played after the run by `evaluate --snapshots`. All are kept. 0 saves none.",
+        "The weights are also saved at intervals of this length, and at the end, in `snapshots`. "
+        "`evaluate --snapshots` plays them after the run. All are kept. 0 saves none.",
     ),
     "tensorboard": Setting(True, "bool", "", "", "If true, TensorBoard events are written."),
     "run_dir": Setting(
@@ -523,17 +523,17 @@ EVALUATION = {
         "int",
         "updates",
         ">= 0",
-        "There is an evaluation every so many updates. 0 never evaluates.",
+        "This is the number of updates between two evaluations. 0 never evaluates.",
     ),
     "eval_episodes": Setting(
-        10, "int", "episodes", "[1, 10000]", "One evaluation plays so many episodes."
+        10, "int", "episodes", "[1, 10000]", "One evaluation plays this many episodes."
     ),
     "eval_max_steps": Setting(
         10_000,
         "int",
         "decisions",
         ">= 1",
-        "An evaluation episode in an environment without a time limit is cut off after so many "
+        "An evaluation episode in an environment without a time limit is cut off after this many "
         "decisions, and counts with its return so far.",
     ),
 }
@@ -545,7 +545,13 @@ PART = {
         "int | None",
         "ranks",
         ">= 1",
-        "So many ranks have this role. None takes what the number of processes gives.",
+        "This many ranks have this role. None takes what the number of processes gives.",
     ),
-    "type": Setting(None, "class", "", "", "Only the ranks that need this class import it."),
+    "type": Setting(
+        None,
+        "class",
+        "",
+        "",
+        "This part is an object of this class. Only the ranks that need it import it.",
+    ),
 }

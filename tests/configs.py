@@ -58,7 +58,7 @@ def edited_defaults(monkeypatch):
 def a_run(folder, *argv):
     """A run folder with a checkpoint, to be resumed."""
     made = run_dir.prepare_run_dir(load(*argv, "--run_dir", str(folder)), started=STARTED)
-    write(made / "checkpoints" / "1.ckpt", "weights")
+    write(made / "checkpoints" / "update_1.ckpt", "weights")
     release(made)
     return made
 

@@ -4,12 +4,14 @@
 
 What it does is said by FAKE_TRAIN, words such as ``fail:2 stop:3 slow``: the run with seed 2
 fails, that with seed 3 has its parent interrupted, and every run goes on until it is interrupted.
-``deaf:2`` has the evaluation of seed 2 fail, ``break:3`` has that of seed 3 interrupt its parent.
+``deaf:2`` has the evaluation of seed 2 fail, ``break:3`` has that of seed 3 interrupt its parent;
+``chatty:1`` prints other lines too, ``mute:1`` prints no result, and ``leaves:1`` leaves a process.
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -61,13 +63,22 @@ def evaluate(folder, options):
     seed = int(folder.name.removeprefix("seed_"))
     mean, episodes = 100.0 * seed, int(options[options.index("--episodes") + 1])
     sys.stderr.write("a warning\n")
+    chatty = f"chatty:{seed}" in todo
     if f"deaf:{seed}" in todo:
         sys.exit("failed: the sound card is gone")
+    if f"leaves:{seed}" in todo:
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        Path("left.txt").write_text(str(left.pid))
+    if f"mute:{seed}" in todo:
+        sys.stdout.write("{}\n[1]\nhello\n")
+        return 0
     if f"break:{seed}" in todo:
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(60)
     if "--json" in options:
+        sys.stdout.write("hello\n" * chatty)
         sys.stdout.write(json.dumps({"return_mean": mean, "episodes": episodes}))
+        sys.stdout.write("\nclosing {window}\n" * chatty)
     else:
         from tests.made_up_runs import play_snapshots
 

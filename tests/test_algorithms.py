@@ -146,10 +146,31 @@ def test_a_section_that_is_a_plain_dict_is_refused(monkeypatch, tmp_path):
         trained("plain")
 
 
-def test_a_config_without_a_wiring_is_refused(monkeypatch, tmp_path):
-    another_algorithm(monkeypatch, tmp_path, "loose", ("wiring =", "wires ="))
-    with pytest.raises(ConfigError, match=r"config.py of loose lacks wiring"):
+@pytest.mark.parametrize(
+    ("replaced", "says"),
+    [
+        (("wiring =", "wires ="), "config.py of loose lacks wiring"),
+        (("work =", "works ="), "config.py of loose lacks work"),
+        (("columns =", "cols ="), "config.py of loose lacks columns"),
+        (("automatic =", "by_itself ="), "config.py of loose lacks automatic"),
+        (
+            ('    "session": {', '    "sess": {'),
+            "algorithm_config of loose lacks the type of session",
+        ),
+        (('star_of_unrolls"', 'star"'), r"loose with N = 3: .* cannot be imported"),
+        ((WIRING[0], "dict"), r"loose with N = 3: the wiring of loose: TypeError"),
+        ((WIRING[0], "lambda ranks: []"), "the wiring of loose does not fit N = 3"),
+        ((WIRING[0], "lambda ranks: None"), "the wiring of loose: TypeError"),
+        ((WIRING[0], "lambda ranks: 'abc'"), "the wiring of loose: AttributeError"),
+    ],
+)
+def test_a_config_that_lacks_a_name_or_has_a_wrong_wiring_is_refused(
+    monkeypatch, tmp_path, replaced, says
+):
+    another_algorithm(monkeypatch, tmp_path, "loose", replaced)
+    with pytest.raises(ConfigError, match=says) as caught:
         trained("loose")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_default_that_no_group_has_is_refused(monkeypatch, tmp_path):
@@ -189,3 +210,37 @@ def test_classes_of_ours_are_saved_without_their_path(tmp_path):
     assert set(types.values()) == {None}
     assert Config.from_json(saved) == loaded
     assert loaded.algorithm_config["actor"]["type"] == defaults.algorithm_config["actor"]["type"]
+
+
+CHECKS = "derive = one_unroll_of_each_actor  # gives batch_size where it is None\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        ("def check(values): return 1 / 0", "check in config.py of wrong: ZeroDivisionError: "),
+        ("def derive(values, places): return places[9]", "derive in config.py of wrong: IndexErr"),
+        ("def derive(values, places): return 7", "derive in config.py of wrong: TypeError: "),
+        ("def check(values): return 'too much of it'", "too much of it"),
+    ],
+)
+def test_a_function_of_config_py_that_fails_is_named(monkeypatch, tmp_path, own, says):
+    another_algorithm(monkeypatch, tmp_path, "wrong", (CHECKS, f"{CHECKS}{own}\n"))
+    assert problem("--algorithm", "wrong").startswith(says)
+
+
+def test_a_check_that_lacks_a_wrong_value_does_not_hide_that_one(monkeypatch, tmp_path):
+    own = "def check(values): return [] if values['learner.lr'] < 9 else ['too fast']\n"
+    another_algorithm(monkeypatch, tmp_path, "eager", (CHECKS, CHECKS + own))
+    assert problem("--algorithm", "eager", "--lr", "10") == "too fast"
+    assert problem("--algorithm", "eager", "--lr", "x").startswith("learner.lr = 'x' (--lr): must")
+
+
+@pytest.mark.parametrize("replaced", [("columns =", "cols ="), ("wiring =", "1 / 0\nwiring =")])
+def test_a_folder_that_is_broken_is_in_nobodys_way(monkeypatch, tmp_path, replaced):
+    another_algorithm(monkeypatch, tmp_path, "broken", replaced)
+    assert trained("impala") == "impala"
+    assert "unknown option --powr" in problem("--powr", "3")
+    assert "gradients_dropped" in algorithms.columns()
+    with pytest.raises((ConfigError, AttributeError)):
+        algorithms.columns("broken")

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from impala_ms import compare
+from impala_ms import compare, config
 from impala_ms.comparison import plan, request, running, runs
 from impala_ms.comparison.request import UsageError
 from impala_ms.run_dir import write_json
@@ -102,7 +102,7 @@ class TestGreedy:
         assert row["greedy_score_never_reached"] == "seed 1"
         page = (here / "out" / "report.html").read_text()
         assert "s to greedy 150: mean, median" in page
-        assert "Greedy 150 was not reached within 300 s by impala (seed 1); such" in page
+        assert "two snapshots in a row within 300 s by impala (seed 1); such" in page
         # A report knows the score, and may ask for another.
         assert compare.main(["--report", "out", "--greedy_score", "100"]) == 0
         (row,) = read_csv(here / "out" / "table.csv")
@@ -313,6 +313,23 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
         (["impala", "--seeds", "1,3,1"], "1 stands twice in --seeds: give it once"),
         (["impala", "--seeds", "5-1"], "--seeds 5-1: a range goes up, such as 1-5"),
         (["impala", "--seeds", "one"], "--seeds one: it takes whole numbers of 0 or more"),
+        (["impala", "--seeds", "1-20000"], "--seeds 1-20000: a comparison has 10,000 runs at most"),
+        (
+            ["impala", "--seeds", "1-5000", "--ranks", "1", "2", "3"],
+            "these are 15,000 runs, and a comparison has 10,000 at most: give fewer ",
+        ),
+        (
+            ["impala", "--ranks", "1000000"],
+            "--ranks 1000000: it takes whole numbers of 1 or more, 9",
+        ),
+        (
+            ["impala", "--algorithm", "a3c"],
+            "--algorithm is not for a comparison: give the names fi",
+        ),
+        (
+            ["impala", "--env", "CartPole-v1", "--score", "Pendulum-v1=-200"],
+            "--score Pendulum-v1=-200: Pendulum-v1 is not an environment of these runs",
+        ),
         (["impala", "--seed", "3"], "--seed is not for a comparison: use --seeds"),
         (["impala", "--run_dir", "a"], "--run_dir is not for a comparison: use --output"),
         (["impala", "--vary", "gamma"], "--vary gamma: it is PATH=A,B, such as learner.correct"),
@@ -322,6 +339,12 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
         ),
         (["impala", "--score", "high"], "--score high: it takes a number"),
         (["impala", "--greedy_score", "high"], "--greedy_score high: it takes a number"),
+        (
+            ["impala", "--env", "CartPole-v1", "--score", "Cartpole-v1=475"],
+            "--score Cartpole-v1=475: Cartpole-v1 is not an environment of these runs: they are of "
+            "CartPole-v1",
+        ),
+        (["impala", "--greedy_score", "CartPole=475"], "--greedy_score CartPole=475: CartPole is "),
         (
             ["impala", "--greedy_episodes", "-1"],
             "--greedy_episodes -1: it takes whole numbers of 0",
@@ -413,6 +436,10 @@ def test_the_folder_is_named_by_environment_and_time():
         (["learner.correction=vtrace,none"], [("learner.correction", ("vtrace", "none"))]),
         (["network.hidden_sizes=[8,8],[16]"], [("network.hidden_sizes", ("[8,8]", "[16]"))]),
         (["a.b=1", "c.d=2,3"], [("a.b", ("1",)), ("c.d", ("2", "3"))]),
+        (
+            ["network.options={a: [8,8], b: 3},{a: [[1],[2]]}"],
+            [("network.options", ("{a: [8,8], b: 3}", "{a: [[1],[2]]}"))],
+        ),
     ],
 )
 def test_values_of_a_grid_are_split_at_commas_outside_brackets(words, values):
@@ -424,6 +451,8 @@ def test_values_of_a_grid_are_split_at_commas_outside_brackets(words, values):
 def test_a_score_is_for_all_environments_or_for_one():
     scores = request.read(["impala", "--score", "475", "--score=Pendulum-v1=-200"]).scores
     assert scores == {"": 475.0, "Pendulum-v1": -200.0}
+    scores = request.read(["impala", "--score", "envs/corridor.py:Corridor-v0=0.9"]).scores
+    assert scores == {"corridor.py:Corridor-v0": 0.9}  # as the table names it
     with pytest.raises(UsageError):
         request.read(["impala", "--score", "nan"])
 
@@ -437,6 +466,7 @@ def made(here, **took):
     for name, seconds in took.items():
         setting, seed = name.split("_")
         comparison.outcomes[f"{setting}/seed_{seed}"] = plan.Outcome(runs.FINISHED, seconds)
+        (here / "runs" / setting / f"seed_{seed}").mkdir(parents=True)
     return comparison
 
 
@@ -462,7 +492,6 @@ def test_the_forecast_has_the_time_of_playing_and_none_of_a_run_that_only_plays(
     comparison = made(here, a_1=10, a_2=10)
     comparison.settings = comparison.settings[:2]  # b has twice the steps
     comparison.outcomes["a/seed_1"].played_s = 3.0
-    (here / "runs" / "a" / "seed_1").mkdir(parents=True)
     write_json(here / "runs" / "a" / "seed_1" / "greedy.json", {"episodes": 20})
     missing = comparison.missing()
     assert [comparison.key(run) for run in missing] == ["b/seed_1", "a/seed_2", "b/seed_2"]
@@ -552,17 +581,19 @@ def test_without_matplotlib_the_tables_are_written(real_pictures, tmp_path, monk
         (["nothing"], "nothing: there is no such folder"),
         (["twice"], "twice/a and twice/b are the same setting with the same seed: a mean over "),
         (["old"], "wall_time_s is not a column of old/a/metrics.csv; columns of all runs: env_ste"),
+        (["one", "--score", "Pong=9"], "--score Pong=9: Pong is not an environment of these run"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_one_line(here, capsys, words, says):
     make_run(here / "twice" / "a", [1, 2])
     make_run(here / "twice" / "b", [1, 2])
+    make_run(here / "one" / "a", [1, 2])
     make_run(here / "old" / "a", [1, 2], columns=["env_steps", "episode_return_mean"])
     assert compare.main(["--report", *words, "--output", "out"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(says)
     assert said.count("\n") == 1
-    assert not any(Path("out").glob("*"))
+    assert not Path("out").exists()
 
 
 def test_a_report_about_a_comparison_knows_its_score_and_names(here, capsys):
@@ -576,6 +607,27 @@ def test_a_report_about_a_comparison_knows_its_score_and_names(here, capsys):
     page = (here / "out" / "report.html").read_text()
     assert shlex.join(words) in page
     assert f"{os.cpu_count()} cores" in page
+
+
+def test_a_run_started_by_hand_is_of_the_setting_of_a_comparison_that_has_the_same(here):
+    """What the plan does not know, the torso, stands in the folders of the runs."""
+    words = ["impala", "--ranks", "1", "--seeds", "1-2", "--output", "out"]
+    assert compare.main(words) == 0
+    made = config.load("impala", ["--seed", "3"], 1).to_json()
+    made["network_params"]["torso"] = "mlp"
+    for folder in (here / "out" / "runs" / ONE / "seed_2", make_run(here / "mine", ranks=1)):
+        (folder / "config.json").write_text(json.dumps(made))
+    members = [*plan.load(Path("out")).read_runs(), runs.read(here / "mine")]
+    (group,) = runs.grouped(members)
+    assert [run.seed for run in group.runs] == [1, 2, 3]
+    assert group.label == "impala"
+
+
+def test_a_report_names_folders_that_are_not_utf_8(here):
+    make_run(here / os.fsdecode(b"runs/\xc4\xe3"), [1, 2])
+    assert compare.main(["--report", "runs", "--output", "out"]) == 0
+    (row,) = read_csv(here / "out" / "runs.csv")
+    assert row["folder"] == "runs/??"
 
 
 def test_the_command_of_a_run_is_what_a_user_gives(real_pictures):

@@ -55,6 +55,27 @@ def test_a_label_says_what_differs(tmp_path, others, labels):
     assert [group.label for group in groups_of(tmp_path)] == labels
 
 
+def test_a_run_that_was_resumed_with_another_setting_is_not_of_either_setting(tmp_path):
+    whole = make_run(tmp_path / "whole", [1, 2], seed=1, settings={"learner.lr": 0.001})
+    steps = {"learner.lr": 0.001, "trainer.total_env_steps": 500, "trainer.eval_episodes": 3}
+    longer = make_run(tmp_path / "longer", [1, 2], seed=2, settings={"learner.lr": 0.001})
+    earlier = make_run(tmp_path / "old", [1], settings=steps)
+    (earlier / "config.json").rename(longer / "config.1.json")  # only went on for longer
+    other = make_run(tmp_path / "other", [1, 2], seed=3, settings={"learner.lr": 0.001})
+    for number, lr in ((1, 0.004), (2, 0.002)):
+        made = make_run(tmp_path / f"made_{number}", [1], settings={"learner.lr": lr})
+        (made / "config.json").rename(other / f"config.{number}.json")
+    fork = make_run(tmp_path / "fork", [1, 2], seed=4, settings={"learner.lr": 0.5})
+    config = json.loads((fork / "config.json").read_text()) | {"fork_of": str(whole)}
+    (fork / "config.json").write_text(json.dumps(config))
+    groups = runs.grouped([runs.read(folder) for folder in (whole, longer, other, fork)])
+    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
+        ("impala lr=0.001", [1, 2]),
+        ("impala lr=0.004 then 0.002 then 0.001", [3]),
+        ("impala lr=0.001 then 0.5", [4]),
+    ]
+
+
 def test_n_is_of_all_ranks_that_ever_took_part(tmp_path):
     make_run(tmp_path / "lost", [1, 2, 3], ranks=5, ranks_alive=[4, 5, 3])
     make_run(tmp_path / "young", ranks=4)  # its command says it
@@ -87,11 +108,23 @@ def test_time_and_steps_to_the_score_count_a_run_without_it_as_limit_and_total(t
     assert (record["steps_to_score_mean"], record["steps_to_score_median"]) == (600, 500)
     assert record["score_never_reached"] == "seed 3"
     assert tables.notes([record], Asked(475.0, limit_s=300.0)) == [
-        "475 was never reached by impala (seed 3); such a run counts as the limit, 300 s, and as "
-        "all its steps."
+        "475 was not reached within 300 s by impala (seed 3); such a run counts as so many "
+        "seconds, and as all its steps."
     ]
     assert record_of(tmp_path, 475.0)["time_to_score_mean_s"] == (40 + 80 + 95) / 3
     assert record_of(tmp_path)["time_to_score_mean_s"] is None
+
+
+def test_a_run_that_has_the_score_after_the_limit_counts_as_one_that_never_had_it(tmp_path):
+    for seed, returns in enumerate([[0, 475, 475], [0, 0, 475], [0, 0, 0]], 1):
+        make_run(tmp_path / str(seed), returns, seconds=[0, 10, 70], steps=[0, 300, 900], seed=seed)
+    record = record_of(tmp_path, 475.0, 60.0)
+    assert record["time_to_score_mean_s"] == (10 + 60 + 60) / 3
+    assert record["steps_to_score_mean"] == (300 + 1000 + 1000) / 3
+    assert record["score_never_reached"] == "seeds 2, 3"
+    without = record_of(tmp_path, 475.0)
+    assert without["time_to_score_mean_s"] == (10 + 70 + 70) / 3
+    assert without["score_never_reached"] == "seed 3"
 
 
 def play(run, returns, seconds=None, last=None):
@@ -129,8 +162,8 @@ class TestGreedyScore:
         assert record["steps_to_greedy_score_mean"] == (100 + 3 * 1000) / 4
         assert record["greedy_score_never_reached"] == "seeds 2, 3, 4"
         says = (
-            f"Greedy 475 was not reached within {limit} s by impala (seeds 2, 3, 4); such a run "
-            "counts as so many seconds, and as all its steps."
+            f"Greedy 475 was not reached by two snapshots in a row within {limit} s by impala "
+            "(seeds 2, 3, 4); such a run counts as this time, and as all its steps."
         )
         assert says in tables.notes([record], Asked(None, 475.0, limit_s))
 
@@ -196,6 +229,19 @@ def test_a_failed_run_is_named_and_counts_only_as_the_limit(tmp_path):
     assert (without["time_to_score_mean_s"], without["score_never_reached"]) == (40, "")
 
 
+def test_a_run_that_was_stopped_or_goes_on_counts_and_is_named_with_its_steps(tmp_path):
+    make_run(tmp_path / "1", [0, 475], steps=[0, 1000], seed=1)
+    make_run(tmp_path / "2", [0, 50], steps=[0, 150], seed=2, state="stopped")
+    make_run(tmp_path / "3", seed=3, state=None)
+    make_run(tmp_path / "4", [0, 475], steps=[0, 500], seed=4, state="limit")
+    record = record_of(tmp_path)
+    assert (record["n"], record["final_return_mean"]) == (4, 1000 / 3)
+    assert tables.notes([record], Asked())[0] == (
+        "impala: counted as far as they came: seed 2: stopped after 150 of 1,000 env steps; "
+        "seed 3: has not ended after 0 of 1,000 env steps."
+    )
+
+
 def test_the_spread_of_the_final_return_is_over_seeds(tmp_path):
     for seed, value in enumerate([0, 0, 100, 100]):
         make_run(tmp_path / str(seed), [50, value], seed=seed, eval_return_mean=[None, value + 1])
@@ -246,6 +292,22 @@ def test_csv_gives_back_what_was_written(tmp_path):
     records = [{"a": 1 / 3, "b": None, "c": 'x, "y"'}, {"a": 2, "b": 0.0, "c": ""}]
     found = list(csv.DictReader(tables.csv_text(records).splitlines()))
     assert found == [{"a": "0.333333", "b": "", "c": 'x, "y"'}, {"a": "2", "b": "0", "c": ""}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1234567.0, "1234567"),
+        (1e15, "1000000000000000"),
+        (1234567.5, "1234567.5"),
+        (99999.96, "100000"),
+        (-0.00012345678, "-0.000123457"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_counts_of_steps_are_in_full_in_csv(value, text):
+    (line,) = csv.DictReader(tables.csv_text([{"steps": value}]).splitlines())
+    assert line["steps"] == text
 
 
 @pytest.mark.parametrize(

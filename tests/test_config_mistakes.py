@@ -25,7 +25,7 @@ from tests.configs import edited_defaults, load, problem, problems, write
         ("--lambda_=1.01", "learner.lambda_ = '1.01'", "float in [0, 1]"),
         ("--gamma=-0.01", "learner.gamma = '-0.01'", "float in [0, 1]"),
         ("--adam_beta1=1", "learner.adam_beta1 = '1'", "float in [0, 1)"),
-        ("--synchronous=2", "trainer.synchronous = '2'", "bool"),
+        ("--synchronous=2", "trainer.synchronous = '2'", "true or false"),
         ("--device=TPU", "learner.device = 'TPU'", "one of auto, CPU, GPU, Ascend"),
         ("--max_policy_lag=-1", "trainer.max_policy_lag = '-1'", "int >= 0 or None"),
         ("--env=", "collect_env.id = ''", "str"),
@@ -128,7 +128,7 @@ def test_synchronous_unrolls_must_be_a_multiple_of_the_actors():
     argv = ("--synchronous", "true", "--num_envs", "4", "--batch_size")
     line = problem(*argv, "16", ranks=4)
     assert "16 / 4 = 4 must be a multiple of the 3 actors: batch_size a multiple of 12" in line
-    assert line.endswith(", or N one of 2, 3, 5")
+    assert line.endswith(", or N = 2 or 3 or 5")
     assert load(*argv, "24", ranks=4).unrolls_per_batch == 6
     assert load("--num_envs", "4", "--batch_size", "16", ranks=4).unrolls_per_batch == 4
 
@@ -184,6 +184,11 @@ def test_files_are_looked_up_as_given_then_among_the_examples(tmp_path, monkeypa
     assert load("--config", "cartpole_throughput.yaml").collect_env_params["num_envs"] == 512
     Path("cartpole_throughput.yaml").write_text("collect_env: {num_envs: 4}")
     assert load("--config", "cartpole_throughput.yaml").collect_env_params["num_envs"] == 4
+
+
+def test_a_ready_setting_of_another_algorithm_is_said():
+    line = problem("--algorithm", "a3c", "--config", "lunarlander.yaml")
+    assert line.endswith("; lunarlander.yaml is a ready setting of impala")
 
 
 @pytest.mark.parametrize(

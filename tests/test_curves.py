@@ -67,6 +67,26 @@ def test_a_folder_of_runs_is_mean_and_band_over_seeds(here, monkeypatch):
     assert note.endswith("band: mean ± standard error")
 
 
+def test_a_run_that_is_given_twice_counts_once(here, monkeypatch):
+    make_run(here / "runs" / "1", [0, 10], seed=1)
+    make_run(here / "runs" / "2", [0, 40], seed=2)
+    words = ["runs", "runs/1", str(here / "runs" / "1"), "--metrics", "episode_return_mean"]
+    figure = drawn(monkeypatch, *words)
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [0, 25]
+    assert figure.get_suptitle() == "CartPole-v1, N = 3, 2 seeds"
+    figure = drawn(monkeypatch, "a=runs", "b=runs/1", "--metrics", "episode_return_mean")
+    assert [line.get_ydata()[-1] for line in figure.axes[0].lines] == [25, 10]
+
+
+def test_runs_without_a_common_part_of_an_axis_have_no_line_and_it_is_said(here, monkeypatch):
+    make_run(here / "runs" / "1", [0, 2], seconds=[0, 1], seed=1)
+    make_run(here / "runs" / "2", [0, 2], seconds=[5, 6], seed=2)
+    by_steps, by_seconds = drawn(monkeypatch, "runs", "--metrics", "episode_return_mean").axes
+    assert by_steps.get_title() == ""
+    assert by_seconds.get_title() == "impala: no line, its runs do not overlap here"
+    assert len(by_seconds.lines[0].get_xdata()) == 0
+
+
 def test_lowest_and_highest_can_be_the_band(here, monkeypatch):
     for seed, top in enumerate([1, 1, 7]):
         make_run(here / "runs" / str(seed), [0, top], seed=seed)
@@ -164,6 +184,20 @@ def test_a_backend_that_a_notebook_has_set_does_not_matter(here, monkeypatch):
     code = "import sys; from impala_ms import curves; sys.exit(curves.main(['run']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "curves.png\n", "")
+
+
+def test_dollar_signs_in_a_name_are_not_a_formula_and_need_no_latex(here, monkeypatch):
+    make_run(here / "run", [1, 2])
+    (here / "matplotlibrc").write_text("text.usetex: True\naxes.formatter.use_mathtext: True\n")
+    code = "import sys; from impala_ms import curves; sys.exit(curves.main(sys.argv[1:]))"
+    words = ["$$=run", "a$\\b$=run", "--title", "$_$", "--reference", "$x^$=1", "--output", "a.svg"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a.svg\n", "")
+    texts = (here / "a.svg").read_text()
+    for text in ("$$ (1 seed)", "a$\\b$ (1 seed)", "$_$", "$x^$"):
+        assert f"<!-- {text} -->" in texts
 
 
 def test_a_console_that_knows_only_ascii_is_enough(monkeypatch):

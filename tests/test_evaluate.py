@@ -1,6 +1,8 @@
 """``impala_ms.evaluate`` without a network: how it fails, and what it shows meanwhile."""
 
 import io
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -91,3 +93,33 @@ def test_mistake_on_the_command_line_is_two_lines(argv, says, capsys):
     usage, error = capsys.readouterr().err.splitlines()
     assert usage.startswith("usage: python -m impala_ms evaluate RUN_DIR")
     assert error.endswith(says)
+
+
+PRINTING = """
+import os, sys
+from impala_ms import evaluate
+
+def play(arguments):
+    print("Hello from the pygame community.")
+    os.write(1, b"from C\\n")
+    if arguments.greedy:
+        sys.exit("the sound card is gone")
+    return '{"episodes": 1}'
+
+evaluate.play_checkpoint = play
+code = evaluate.main(sys.argv[1:])
+print("more")
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "printed"),
+    [(["run", "--json"], 0, '{"episodes": 1}\nmore\n'), (["run", "--greedy"], 1, "more\n")],
+)
+def test_what_a_users_environment_prints_is_not_in_the_result(words, code, printed):
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTING, *words], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (code, printed)
+    assert {"Hello from the pygame community.", "from C"} <= set(done.stderr.splitlines())

@@ -40,6 +40,11 @@ def test_every_key_of_one_section_is_an_option():
         assert line.startswith(f"{path} = "), option
 
 
+def test_a_key_of_algorithm_config_is_not_an_option():
+    for name in settings.PART:
+        assert problem(f"--{name}=1", ranks=3).startswith(f"unknown option --{name}"), name
+
+
 def test_short_help_is_a_screen_of_usual_settings_and_ready_files(capsys):
     text = printed(capsys, "--help")
     lines = text.splitlines()

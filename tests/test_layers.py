@@ -74,11 +74,11 @@ ALLOWED = {
     ),
     "comparison": (
         {"matplotlib", "numpy"},
-        {"config", "configuration", "envs", "errors", "launch", "metrics", "run_dir"}
-        | {"snapshots"},
+        {"config", "configuration", "envs", "errors", "launch", "launching", "metrics"}
+        | {"run_dir", "snapshots"},
     ),
-    "compare": (set(), {"comparison", "metrics"}),
-    "curves": (set(), {"comparison", "metrics"}),
+    "compare": (set(), {"comparison", "errors", "metrics"}),
+    "curves": (set(), {"comparison", "errors", "metrics"}),
     "requirements": (set(), set()),
     "doctor": ({"ale_py"}, {"cpus", "envs", "errors", "launching", "requirements"}),
     "probes": ({"mindspore", "mpi4py", "numpy"}, {"compat", "device", "nets"}),

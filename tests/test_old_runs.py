@@ -39,8 +39,11 @@ def test_a_folder_that_is_not_a_run_cannot_be_resumed(tmp_path):
     assert "holds no config.json" in problem(*argv)
     folder = a_run(tmp_path / "other")
     (folder / "config.json").rename(tmp_path / "run" / "config.json")
+    for name in ("best.ckpt", ".unfinished.ckpt"):  # it was killed before the first checkpoint
+        assert "holds no checkpoint" in problem(*argv)
+        write(tmp_path / "run" / "checkpoints" / name, "")
     assert "holds no checkpoint" in problem(*argv)
-    write(tmp_path / "run" / "checkpoints" / "1.ckpt", "")
+    write(tmp_path / "run" / "checkpoints" / "update_1.ckpt", "")
     assert load(*argv).resume == str(tmp_path / "run")
     broken = json.dumps(load().to_json() | {"epoch": None})
     for text in ("{", "[]", "null", "{}", '{"algorithm_config": {}}', "\xff", broken):
@@ -75,7 +78,7 @@ def test_resume_into_another_folder_goes_on_in_a_copy(tmp_path, monkeypatch):
     assert fork.trainer_params["seed"] == 6
     folder = run_dir.prepare_run_dir(fork, started=STARTED)
     assert folder == tmp_path / "b"
-    assert (folder / "checkpoints" / "1.ckpt").read_text() == "weights"
+    assert (folder / "checkpoints" / "update_1.ckpt").read_text() == "weights"
     assert (folder / "metrics.csv").read_text() == "updates\n1\n"
     assert Config.read(folder / "config.json") == fork
     assert sorted((path, path.stat().st_mtime_ns) for path in source.rglob("*")) == before
@@ -155,10 +158,11 @@ def test_weights_to_begin_with_must_be_there(tmp_path, monkeypatch):
     assert "there is no such checkpoint or run folder" in problem(
         "--init_from", str(tmp_path / "a")
     )
-    folder = a_run(tmp_path / "run")
+    file = a_run(tmp_path / "run") / "checkpoints" / "update_1.ckpt"
     monkeypatch.chdir(tmp_path)
+    file.rename(file.with_name("best.ckpt"))
     assert "the folder holds no checkpoint of a run" in problem("--init_from", "run")
-    write(folder / "checkpoints" / "update_000000001.ckpt", "weights")
+    write(file, "weights")
     given = load("--init_from", "run")
     assert given.trainer_params["init_from"] == str(tmp_path / "run")
 

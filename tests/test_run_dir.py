@@ -1,5 +1,6 @@
 """The folder of a run: its name, its files, its lock, and what is left alone in it."""
 
+import errno
 import json
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from impala_ms import run_dir
+from impala_ms.comparison import plan
 from impala_ms.config import Config
 from impala_ms.errors import ConfigError
 from tests.configs import OTHER, STARTED, a_run, load, release, write
@@ -172,6 +174,21 @@ def test_a_run_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "new" / "config.json").exists()  # never half a file
 
 
+def test_a_file_system_without_locks_does_not_stop_runs_and_comparisons(
+    tmp_path, monkeypatch, caplog
+):
+    def without(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(run_dir.fcntl, "lockf", without)
+    folder = run_dir.prepare_run_dir(load("--run_dir", str(tmp_path / "run")), started=STARTED)
+    with plan.lock(tmp_path):
+        pass
+    said = [f"{where}/.lock cannot be locked: No locks available" for where in (folder, tmp_path)]
+    assert caplog.messages == said
+    release(folder)
+
+
 def test_resume_keeps_the_configurations_before(tmp_path):
     folder = a_run(tmp_path / "run")
     for steps in (101, 102):
@@ -188,7 +205,7 @@ def test_resume_keeps_the_configurations_before(tmp_path):
     names = ("config.1.json", "config.2.json", "config.json")
     assert [steps_of(name) for name in names] == [first, 101, 102]
     assert (folder / "meta.2.json").is_file()
-    assert (folder / "checkpoints" / "1.ckpt").read_text() == "weights"
+    assert (folder / "checkpoints" / "update_1.ckpt").read_text() == "weights"
 
 
 def test_a_resume_that_was_not_adopted_leaves_the_run_as_it_was(tmp_path):
@@ -209,10 +226,11 @@ def test_a_resume_that_was_not_adopted_leaves_the_run_as_it_was(tmp_path):
     assert load("--resume", str(folder)).epoch == 2
 
 
-def test_the_status_of_a_run_stays_until_the_next_start_really_goes_on(tmp_path):
+def test_status_and_greedy_return_of_a_run_stay_until_the_next_start_really_goes_on(tmp_path):
     folder = a_run(tmp_path / "run")
     assert run_dir.status_file(folder) == folder / "status.json"
     write(folder / "status.json", "finished")
+    write(folder / run_dir.GREEDY, "of the last weights")
     run_dir.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
     assert run_dir.status_file(folder) == folder / "status.next.json"
     assert (folder / "status.json").read_text() == "finished"
@@ -220,12 +238,14 @@ def test_the_status_of_a_run_stays_until_the_next_start_really_goes_on(tmp_path)
     run_dir.abandon(folder)
     assert not list(folder.glob("*.next.json"))
     assert (folder / "status.json").read_text() == "finished"
+    assert (folder / run_dir.GREEDY).exists()
     release(folder)
 
     run_dir.prepare_run_dir(load("--resume", str(folder)), started=STARTED)
     run_dir.adopt(folder)
     assert run_dir.status_file(folder) == folder / "status.json"
     assert not (folder / "status.json").exists()
+    assert not (folder / run_dir.GREEDY).exists()  # there will be other weights
 
 
 def test_a_copy_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):

@@ -187,7 +187,10 @@ class VTraceLearner(ActorCriticLearner):
         rhos = clip_ratios(log_rhos, None) * valid
         clip_at = math.inf if self.rho_bar is None else self.rho_bar
         clipped = (rhos > clip_at).astype(ms.float32).sum() / rows
-        described = super().describe(log_rhos, values, vs, advantages, entropies, valid)
+        # Not super(): when compiled, that is the base of the object's class, perhaps this class.
+        described = ActorCriticLearner.describe(
+            self, log_rhos, values, vs, advantages, entropies, valid
+        )
         return (*described, rhos.sum() / rows, clipped)
 
 

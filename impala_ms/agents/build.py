@@ -1,9 +1,11 @@
 """Make the parts that a configuration names: network, actor, learner, environments, layout.
 
 Input: ``Config``, and the spaces of the environment. Output: the parts of a rank, checked. A rank
-imports only the classes that it needs.
+imports only the classes that it needs. A class of the user gets copies: what it does to them, such
+as ``hidden_sizes.pop()``, is not seen by the next one, nor saved.
 """
 
+import copy
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +29,8 @@ def make_policy(config, spaces):
     """
     name = config.algorithm_config["policy_and_network"]["type"]
     network = resolve(name)
-    observation = seen_space(spaces)
-    params = dict(config.network_params)
+    observation = copy.deepcopy(seen_space(spaces))
+    params = copy.deepcopy(config.network_params)
     params["torso"] = params["torso"] or automatic_torso(observation)[0]
     options = params.pop("options")
     normalize = params.get("normalize_observations", False)
@@ -111,7 +113,7 @@ def make_learner(config, policy):
         ConfigError: If the user's own learner takes other options.
     """
     name = config.algorithm_config["learner"]["type"]
-    learner, params = resolve(name), config.learner_params
+    learner, params = resolve(name), copy.deepcopy(config.learner_params)
     options = params.get("options", {})
     arguments = policy, params, config.trainer_params["total_env_steps"]
     check_arguments(
@@ -151,7 +153,7 @@ def make_spec(config, spaces, policy, **recorded):
 
 def make_environment(config, kind, num_envs, seeds):
     """The environment for ``collect`` or ``eval``."""
-    params = dict(getattr(config, f"{kind}_env_params"))
+    params = copy.deepcopy(getattr(config, f"{kind}_env_params"))
     params.pop("num_envs")
     make = resolve(config.algorithm_config[f"{kind}_environment"]["type"])
     return make(params.pop("id"), num_envs=num_envs, seeds=seeds, **params)

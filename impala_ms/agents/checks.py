@@ -4,6 +4,7 @@ Input: what the user's class has made, or returned. Output: nothing, or an error
 allowed.
 """
 
+import copy
 from numbers import Integral
 
 import mindspore as ms
@@ -33,7 +34,7 @@ def make_torso(name, type_, arguments, options):
         *arguments,
         **options,
     )
-    torso = type_(*arguments, **options)
+    torso = type_(*arguments, **copy.deepcopy(options))  # several torsos get the same
     if not (isinstance(torso, nn.Cell) and isinstance(getattr(torso, "outputs", None), Integral)):
         raise ConfigError(
             f"network.torso {name} is not a torso: it must be a mindspore.nn.Cell with the number "
@@ -162,4 +163,22 @@ def check_mask(mask, first):
         raise ValueError(
             f"the action mask of environment {int(nowhere.argmax())} allows no action, and its "
             "episode has not ended: an environment must allow at least one"
+        )
+
+
+def check_statistics(learner, count):
+    """Refuse a loss whose statistics do not fit their names.
+
+    Args:
+        learner: Has the names in ``statistics``.
+        count: How many numbers its loss returned.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    if count != len(learner.statistics) or learner.statistics[0] != "loss_total":
+        raise ConfigError(
+            f"the learner {type(learner).__name__} has the statistics "
+            f"{', '.join(learner.statistics)}, and its loss returns {count} numbers: give a name "
+            "for each, loss_total first"
         )

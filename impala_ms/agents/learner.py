@@ -9,11 +9,12 @@ from typing import ClassVar
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn, ops
+from mindspore import ops
 
 from impala_ms import compat
+from impala_ms.agents.checks import check_statistics
+from impala_ms.agents.optimizer import make_optimizer
 from impala_ms.frames import frame_rows
-from impala_ms.nets.rmsprop import RMSProp
 from impala_ms.nets.weights import FlatWeights
 
 INPUTS = ("action", "reward", "terminated", "first", "behaviour_logits")
@@ -38,6 +39,7 @@ class GradientLearner(compat.Learner):
     """
 
     statistics = ("loss_total",)
+    gives_errors = False  # whether its step also gives the TD error of each row
     columns: ClassVar[dict] = {}
 
     def __init__(self, policy, params, total_env_steps):
@@ -149,6 +151,8 @@ class GradientLearner(compat.Learner):
         """
         lr = self.learning_rate(env_steps)
         values = self(*self.scalars(lr, experience), *self.tensors(experience)).asnumpy()
+        rows = len(experience["returns"]) if self.gives_errors else 0
+        check_statistics(self, len(values) - rows - 2)
         names = (*self.statistics, "gradient_norm", "applied")
         found = dict(zip(names, values[: len(names)].tolist(), strict=True))
         found |= {"applied": bool(found["applied"]), "learning_rate": lr}
@@ -221,31 +225,3 @@ def stacked(frames, rows):
     frame = frames.shape[3:]
     stacks = ops.gather(frames.reshape((-1, math.prod(frame))), rows.reshape(-1), 0)
     return stacks.reshape((*rows.shape, *frame))
-
-
-def make_optimizer(parameters, params):
-    """The optimiser that the configuration names.
-
-    Args:
-        parameters: Trainable parameters.
-        params: ``learner_params``.
-
-    Returns:
-        ``nn.Optimizer`` whose ``learning_rate`` is a parameter, set before each update.
-    """
-    if params["optimizer"] == "rmsprop":
-        return RMSProp(
-            parameters,
-            params["lr"],
-            decay=params["rmsprop_decay"],
-            momentum=params["rmsprop_momentum"],
-            epsilon=params["optimizer_epsilon"],
-            start=params["rmsprop_start"],
-        )
-    return nn.Adam(
-        parameters,
-        params["lr"],
-        beta1=params["adam_beta1"],
-        beta2=params["adam_beta2"],
-        eps=params["optimizer_epsilon"],
-    )

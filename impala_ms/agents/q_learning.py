@@ -28,6 +28,7 @@ class QLearner(GradientLearner):
         equation 4 (double).
     """
 
+    gives_errors = True
     statistics = ("loss_total", "value_mean", "target_mean", "td_error_mean")
 
     def __init__(self, policy, params, total_env_steps):

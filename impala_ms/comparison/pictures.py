@@ -122,6 +122,14 @@ def draw(groups: Sequence[Group], picture: Picture, files: Sequence[Path]) -> No
             raise RunError(f"{file}: a picture's name ends with {', '.join(KINDS)}")
     check([run for group in groups for run in group.runs], [*picture.xs, *picture.ys])
     figure = _figure()
+    with _plain_text():
+        _fill(figure, groups, picture)
+        for file in files:
+            _save(figure, file)
+
+
+def _fill(figure: Any, groups: Sequence[Group], picture: Picture) -> None:
+    """Draw panels, legend and title."""
     wide, high = len(picture.ys), len(picture.xs)
     if picture.across:
         wide, high = high, wide
@@ -135,8 +143,6 @@ def draw(groups: Sequence[Group], picture: Picture, files: Sequence[Path]) -> No
     note.set(text=_note(drawn, picture.band, unit_of(groups)), size="small")
     figure.set_size_inches(width, PANEL_INCHES[1] * high + 0.9 + legend_inches)
     figure.suptitle(picture.title, fontsize="large", fontweight="bold")
-    for file in files:
-        _save(figure, file)
 
 
 def _draw_panels(
@@ -168,6 +174,18 @@ def _figure() -> Any:
     return Figure(layout="constrained")
 
 
+def _plain_text() -> Any:
+    """While it is entered, texts are shown as they are, whatever a matplotlibrc says.
+
+    Otherwise what stands between two dollar signs in a name would be read as a formula.
+    """
+    from matplotlib import rc_context
+
+    return rc_context(
+        {"text.parse_math": False, "text.usetex": False, "axes.formatter.use_mathtext": False}
+    )
+
+
 def _draw_group(
     panel: Any, group: Group, x: str, y: str, style: tuple[str, str], band: str
 ) -> tuple[Any, int]:
@@ -180,10 +198,18 @@ def _draw_group(
     (line,) = panel.plot(axis, mean, color=colour, linestyle=dashes, linewidth=1.8)
     if len(axis) == 1:
         panel.plot(axis, mean, color=colour, marker="o")  # a line of one point is not seen
+    if curves and not len(axis):
+        _say(panel, f"{group.label}: no line, its runs do not overlap here")
     edges = statistics.band(curves, axis, band) if len(axis) else None
     if edges is not None:
         panel.fill_between(axis, *edges, color=colour, alpha=0.18, linewidth=0)
     return line, len(curves) if len(axis) else 0
+
+
+def _say(panel: Any, text: str) -> None:
+    """Add a line above a panel."""
+    said = [panel.get_title(), textwrap.fill(text, 60)]
+    panel.set_title("\n".join(filter(None, said)), fontsize="small")
 
 
 def _dress(panel: Any, x: str, y: str, picture: Picture) -> None:

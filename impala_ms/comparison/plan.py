@@ -6,12 +6,11 @@ whole before the first run starts, whose runs are asked for one by one.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -22,11 +21,13 @@ from impala_ms.comparison import runs
 from impala_ms.comparison.request import Request, UsageError
 from impala_ms.comparison.results import score_of
 from impala_ms.comparison.runs import Run, RunError
+from impala_ms.comparison.typed import made
 from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
-from impala_ms.run_dir import write_json
+from impala_ms.run_dir import GREEDY, try_lock, write_json
 
 FILE, FORMAT = "comparison.json", 1
+TORSO = "network.torso"  # unless it is given, each run chooses it by its observations
 
 
 @dataclass
@@ -97,14 +98,16 @@ class Comparison:
         return [
             run
             for run in self.planned()
-            if run.state not in runs.COUNTED
-            or self.last_to_play(run)
-            or self.snapshots_to_play(run)
+            if self.to_train(run) or self.last_to_play(run) or self.snapshots_to_play(run)
         ]
+
+    def to_train(self, run: Run) -> bool:
+        """Whether a run is still to be made, or again, since its folder was removed."""
+        return run.state not in runs.COUNTED or not run.folder.exists()
 
     def last_to_play(self, run: Run) -> bool:
         """Whether the last weights of a run have not played as many episodes as are wanted."""
-        played = runs.read_json(run.folder / runs.GREEDY).get("episodes", 0)
+        played = runs.read_json(run.folder / GREEDY).get("episodes", 0)
         return self.greedy_episodes not in (0, played)
 
     def snapshots_to_play(self, run: Run) -> bool:
@@ -121,8 +124,30 @@ class Comparison:
         return score_of(run.env, self.greedy_scores)
 
     def read_runs(self) -> list[Run]:
-        """Every run that was started, with what its folder shows."""
-        return [self._read(run) for run in self.planned() if run.state != runs.GOES_ON]
+        """Every run that was started, with what its folder shows.
+
+        A torso that is None in the plan is the one that the runs of the setting have chosen.
+        """
+        planned = [run for run in self.planned() if run.state != runs.GOES_ON]
+        started = [(run, runs.read(run.folder)) for run in planned]
+        torsos = {
+            run.folder.parent: torso
+            for run, there in started
+            for torso in (there.settings.get(TORSO), run.settings.get(TORSO))
+            if torso is not None
+        }
+        return [
+            replace(
+                run,
+                settings={**run.settings, TORSO: torsos.get(run.folder.parent)},
+                rows=there.rows,
+                columns=there.columns,
+                meta=there.meta,
+                greedy=there.greedy,
+                snapshots=there.snapshots,
+            )
+            for run, there in started
+        ]
 
     def key(self, run: Run) -> str:
         """The name of a run in ``outcomes``."""
@@ -147,17 +172,6 @@ class Comparison:
             counted=outcome.state in runs.COUNTED,
         )
 
-    def _read(self, run: Run) -> Run:
-        there = runs.read(run.folder)
-        return replace(
-            run,
-            rows=there.rows,
-            columns=there.columns,
-            meta=there.meta,
-            greedy=there.greedy,
-            snapshots=there.snapshots,
-        )
-
 
 def load(folder: Path) -> Comparison:
     """What an earlier command left in a folder.
@@ -170,20 +184,38 @@ def load(folder: Path) -> Comparison:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data.pop("format") != FORMAT:
             raise ValueError("another version wrote it")
-        data["settings"] = [Setting(**values) for values in data["settings"]]
-        data["outcomes"] = {key: Outcome(**values) for key, values in data["outcomes"].items()}
-        return Comparison(folder=folder, **data)
+        data["settings"] = [made(Setting, values) for values in data["settings"]]
+        outcomes = data["outcomes"].items()
+        data["outcomes"] = {key: made(Outcome, values) for key, values in outcomes}
+        comparison = made(Comparison, data | {"folder": folder})
+        _check_names(comparison)
+        return comparison
     except FileNotFoundError as error:
         raise UsageError(f"{folder} is not the folder of a comparison: no {FILE}") from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 
 
+def _check_names(comparison: Comparison) -> None:
+    """Refuse names and seeds by which no folder of a run can be found.
+
+    Raises:
+        ValueError: If there are such.
+    """
+    names = [setting.name for setting in comparison.settings]
+    for setting in comparison.settings:
+        name, seeds = setting.name, setting.seeds
+        if name in ("", "..") or name != Path(name).name or names.count(name) > 1:
+            raise ValueError(f"name is {name!r}")
+        if setting.ranks < 1 or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+            raise ValueError(f"{name} has ranks {setting.ranks} and seeds {seeds}")
+
+
 def make(request: Request, command: str) -> Comparison:
     """The comparison that a command asks for, with what its folder holds already.
 
     Raises:
-        UsageError: If it cannot be; nothing was written.
+        UsageError, RunError: If it cannot be; nothing was written.
     """
     comparison = _begin(request)
     comparison.commands.append(command)
@@ -203,16 +235,32 @@ def make(request: Request, command: str) -> Comparison:
                 f"{had}; give the same, or another --output"
             )
         comparison.limit_s = request.limit_s
-    if request.resume is not None:
+    if request.resume is not None or comparison.missing():
         _check_unchanged(comparison)
     for setting in _settings(request):
         _add(comparison, setting, request.seeds)
+    check_scores(request, {runs.name_of(setting.env) for setting in comparison.settings})
     return comparison
+
+
+def check_scores(request: Request, envs: Collection[str]) -> None:
+    """Refuse the score of an environment that is not among these.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    options = {"--score": request.scores, "--greedy_score": request.greedy_scores}
+    for option, scores in options.items():
+        if unknown := [env for env in scores if env and env not in envs]:
+            raise UsageError(
+                f"{option} {unknown[0]}={scores[unknown[0]]:g}: {unknown[0]} is not an environment "
+                f"of these runs: they are of {', '.join(sorted(envs))}"
+            )
 
 
 def _begin(request: Request) -> Comparison:
     """An older comparison in the folder that was given, or an empty one."""
-    here = os.getcwd()
+    here = str(launch.current_folder())
     folder = request.resume or request.output
     if folder is not None and (request.resume or (folder / FILE).exists()):
         comparison = load(folder)
@@ -287,13 +335,13 @@ def _combinations(
 def _check(
     algorithm: str, ranks: int, options: Sequence[str], seeds: Sequence[int]
 ) -> tuple[str, dict[str, Any]]:
-    """Environment and settings by path, if training would take the options with every seed.
+    """Environment and settings by path, if training would take the options with these seeds.
 
     Raises:
         UsageError: With all problems.
     """
     problems: dict[str, None] = {}
-    for seed in seeds:
+    for seed in {min(seeds), max(seeds)}:  # no setting depends on it, but it has bounds
         try:
             read = config.load(algorithm, [*options, "--seed", str(seed)], ranks)
             launch.check_ids(read)
@@ -315,15 +363,28 @@ def _check_algorithm(name: str) -> None:
 def _check_unchanged(comparison: Comparison) -> None:
     """Refuse to go on where defaults have changed: later seeds would be of another setting."""
     for setting in comparison.settings:
-        _, values = _check(setting.algorithm, setting.ranks, setting.options, setting.seeds)
-        for path in values.keys() | setting.values.keys():
-            now, before = values.get(path), setting.values.get(path)
+        env, values = _check(setting.algorithm, setting.ranks, setting.options, setting.seeds)
+        paths = [*values, *(setting.values.keys() - values.keys())]
+        differing = {path: (values.get(path), setting.values.get(path)) for path in paths}
+        differing |= {"env": (env, setting.env)}
+        differing |= {"ranks": (setting.ranks, _ranks_before(comparison, setting))}
+        for path, (now, before) in differing.items():
             if now != before:
                 raise UsageError(
                     f"{path} of {setting.name} is {runs.shown(now)} now and was "
                     f"{runs.shown(before)} when the comparison began: its runs would not belong "
                     "together; set it back, or begin another comparison"
                 )
+
+
+def _ranks_before(comparison: Comparison, setting: Setting) -> int:
+    """N of the runs of a setting that were made."""
+    for run in comparison.planned():
+        if run.folder.parent.name == setting.name and run.state in runs.COUNTED:
+            ranks = runs.read_json(run.folder / "config.json").get("ranks")
+            if isinstance(ranks, int):
+                return ranks
+    return setting.ranks
 
 
 def _add(comparison: Comparison, setting: Setting, seeds: Sequence[int]) -> None:
@@ -352,12 +413,21 @@ def lock(folder: Path) -> TextIO:
         UsageError: If another process has done so.
     """
     file = (folder / ".lock").open("a")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not try_lock(file):
         file.close()
-        raise UsageError(f"another comparison runs in {folder}: wait for its end") from error
+        raise UsageError(f"another comparison runs in {folder}: wait for its end")
     return file
+
+
+def check_current(comparison: Comparison) -> None:
+    """Refuse to go on with what was read before another comparison in the folder ended.
+
+    Raises:
+        UsageError: If there was one.
+    """
+    folder = comparison.folder
+    if (folder / FILE).exists() and load(folder).outcomes != comparison.outcomes:
+        raise UsageError(f"another comparison has just ended in {folder}: give the command again")
 
 
 def _machine() -> str:

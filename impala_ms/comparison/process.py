@@ -5,6 +5,7 @@ Input: commands. Output: what each printed, and how it ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,9 +16,11 @@ from types import FrameType
 from typing import Any, BinaryIO, NamedTuple
 
 from impala_ms import launch
+from impala_ms.launching.job import death_signal
 
 LOOK_S = 1.0  # between two looks at the process that goes on
 WAKE_S = 0.1  # until a signal to end is noticed
+COPY_S = 3.0  # limit for the last lines of a process that has ended
 
 # What a launcher says of itself to its ranks: these processes are not of it.
 _OF_ANOTHER_RUN = ("IMPALA_MS_STARTED", "IMPALA_MS_RUN_DIR", "IMPALA_MS_COMMAND")
@@ -79,23 +82,33 @@ class Runner:
             look: Is called about every `LOOK_S` seconds.
         """
         begun = time.monotonic()
-        # A session of its own: Ctrl-C on the terminal reaches this process, which passes it on.
-        # What it prints comes through a pipe: it ends in order when this process is killed.
         self._process = subprocess.Popen(
             command,
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if errors is None else errors,
+            # Ctrl-C on the terminal goes to its whole session: this process passes it on.
             start_new_session=True,
+            preexec_fn=death_signal(signal.SIGTERM),
         )
-        copying = threading.Thread(target=_copy, args=(self._process, output), daemon=True)
+        copying = Copying(self._process, output)
         copying.start()
-        if self.stopped_by is not None:  # meanwhile
+        try:
+            if self.stopped_by is not None:  # meanwhile
+                self._interrupt()
+            at_limit = self._wait(limit_s, begun, look)
+        finally:  # it ends also where `look` raises
             self._interrupt()
-        at_limit = self._wait(limit_s, begun, look)
-        copying.join()
-        code, self._process = self._process.returncode, None
+            group, code = self._process.pid, self._process.wait()
+            self._process = None
+        copying.join(COPY_S)
+        if copying.is_alive():  # a process that it has left behind, in its group, can still print
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+            copying.join(COPY_S)
+        if copying.error is not None:
+            raise copying.error
         return Ended(code, at_limit, round(time.monotonic() - begun, 3))
 
     def _wait(self, limit_s: float | None, begun: float, look: Callable[[], None]) -> bool:
@@ -122,9 +135,29 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(path)}
 
 
-def _copy(process: subprocess.Popen[bytes], output: BinaryIO) -> None:
-    if process.stdout is not None:
-        with process.stdout:
-            for line in process.stdout:
-                output.write(line)
-                output.flush()
+class Copying(threading.Thread):
+    """Copies what a process prints into a file.
+
+    Attributes:
+        error: Why the file could not be written; the process then has nobody to print to, and ends.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], output: BinaryIO) -> None:
+        """Copy into ``output``."""
+        super().__init__(name="copying", daemon=True)
+        self.error: OSError | None = None
+        self._process, self._output = process, output
+
+    def run(self) -> None:
+        """Copy line by line until the end."""
+        if self._process.stdout is None:
+            return
+        try:
+            with self._process.stdout:
+                for line in self._process.stdout:
+                    self._output.write(line)
+                    self._output.flush()
+        except OSError as error:
+            self.error = OSError(
+                error.errno, error.strerror, str(getattr(self._output, "name", ""))
+            )

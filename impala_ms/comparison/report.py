@@ -87,6 +87,26 @@ def _check_seeds(groups: Sequence[Group]) -> None:
                 seen[run.seed] = run
 
 
+def check_free(folder: Path) -> None:
+    """Refuse to write over files that are not of a report.
+
+    Raises:
+        RunError: If there are such.
+    """
+    begins = {
+        "table.md": "## ",
+        "table.csv": "environment,setting,",
+        "runs.csv": "environment,setting,",
+        "report.html": _PAGE.partition("{")[0],
+    }
+    for name, begin in begins.items():
+        file = folder / name
+        if file.is_file() and not file.read_bytes().startswith(begin.encode()):
+            raise RunError(
+                f"{file} is there and is not of a report: move it away, or give another --output"
+            )
+
+
 def write_tables(made: Sequence[Section], folder: Path) -> list[Path]:
     """Write ``table.md``, ``table.csv`` and ``runs.csv``."""
     contents = {
@@ -95,8 +115,13 @@ def write_tables(made: Sequence[Section], folder: Path) -> list[Path]:
         "runs.csv": tables.csv_text([record for one in made for record in one.every]),
     }
     for name, text in contents.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        _write(folder / name, text)
     return [folder / name for name in contents]
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a text; a byte of a folder's name that is not UTF-8 becomes a question mark."""
+    file.write_text(text, encoding="utf-8", errors="replace")
 
 
 def markdown(made: Sequence[Section]) -> str:
@@ -154,7 +179,7 @@ def write_page(
     body += ["<h2>How it was made</h2>", *_origin(made, view)]
     page = _PAGE.format(title=_text(f"Comparison on {envs}"), style=_STYLE, body="\n".join(body))
     file = folder / "report.html"
-    file.write_text(page, encoding="utf-8")
+    _write(file, page)
     return file
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from impala_ms.comparison.runs import name_of
 from impala_ms.comparison.statistics import BANDS
 
 RANKS, SEEDS = (3,), (1, 2, 3, 4, 5)  # unless given
-MOST_SEEDS = 10_000
+MOST_RANKS, MOST_RUNS, MOST = 999_999, 10_000, 999_999_999
 
 T = TypeVar("T")
 
@@ -29,31 +30,31 @@ Usage: python -m impala_ms compare ALGORITHM … [options] [options of training]
 Trains every algorithm with every setting, in every environment, with every seed: one run at a
 time, seed by seed. Writes table.md, table.csv, runs.csv, pictures and report.html.
 
-  --env ID …             environments; without it the one of the algorithm's config.py
+  --env ID …             environments; without it that of the algorithm's config.py
   --ranks N …            numbers of processes of a run; without it 3
   --seeds 1-5            seeds, as 1-5 or 1,3,7; without it 1-5
   --vary PATH=A,B,…      values of a setting, such as learner.correction=vtrace,none; given
                          several times, every combination is run
   --score [ENV=]RETURN   time and steps to this return are shown (mean of 20 episodes)
-  --greedy_episodes N    after each run its last weights play so many greedy episodes, with
-                         nothing beside them; without it 20, and 0 plays none
+  --greedy_episodes N    after each run its last weights play N greedy episodes, with nothing
+                         beside them; without it 20, and 0 plays none
   --greedy_score [ENV=]RETURN
                          runs save their weights every 2 s, and these play as many greedy
-                         episodes after the run: time and steps to this return are shown,
-                         which the next saved weights must hold too
-  --limit_s SECONDS      a run is ended in order after so long, and counts as so long if it
-                         has not reached the score
+                         episodes after the run: time and steps to this return are shown;
+                         the next saved weights must reach it too
+  --limit_s SECONDS      a run is ended in order after this time; if it has not reached the
+                         score, it counts with this time
   --band se|minmax       what pictures show around the mean over seeds: the standard error
                          (default), or the lowest and highest
-  --output DIR           where; without it comparisons/ENV_TIME. In the folder of an older
-                         comparison what was run is kept, and the rest is added
+  --output DIR           folder of the results; without it comparisons/ENV_TIME. The folder of
+                         an older comparison keeps its runs, and what is missing is added
   --resume DIR           go on: run what is missing, has failed or was stopped
   --report DIR …         make tables, pictures and report of the runs below these folders anew,
                          without training
   --help                 show this
 Options of training, such as --total_env_steps 600000 or --config FILE, hold for all runs.
 
-Ctrl-C ends the run that goes on and keeps what is finished; --resume goes on.
+Ctrl-C stops; finished runs are kept, and --resume goes on.
 """
 
 ONE, SEVERAL = "one value", "one value or more"
@@ -73,6 +74,8 @@ _TAKES = {
 }
 # Options of training that each run gets from the comparison, and what to do instead.
 _GIVEN_TO_RUNS = {
+    "algorithm": "give the names first, as in: compare impala a3c",
+    "hostfile": "its runs are on this machine",
     "seed": "use --seeds",
     "run_dir": "use --output",
     "verbose": "the file beside each run folder holds what it prints",
@@ -113,8 +116,7 @@ def read(argv: Sequence[str]) -> Request:
     request = Request(
         algorithms=_distinct("the algorithms", algorithms),
         envs=_distinct("--env", given.get("env", [])),
-        ranks=_distinct("--ranks", [_whole("--ranks", word, 1) for word in given.get("ranks", [])])
-        or RANKS,
+        ranks=_ranks(given.get("ranks", [])) or RANKS,
         seeds=_seeds(given["seeds"]) if "seeds" in given else SEEDS,
         vary=tuple(map(_vary, given.get("vary", []))),
         scores=_scores("--score", given.get("score", [])),
@@ -176,21 +178,32 @@ def _check(request: Request, given: set[str]) -> None:
         words = [*request.algorithms, *(f"--{other}" for other in sorted(others)), *request.options]
         if name in given and words:
             raise UsageError(f"{why}: leave out {words[0]}")
+    planned = len(request.algorithms) * len(request.ranks) * len(request.seeds)
+    planned *= math.prod(len(values) for _, values in request.vary) * max(len(request.envs), 1)
+    if planned > MOST_RUNS:
+        raise UsageError(
+            f"these are {planned:,} runs, and a comparison has {MOST_RUNS:,} at most: give fewer "
+            "seeds or values"
+        )
     if not request.algorithms and not given & {"report", "resume"}:
         raise UsageError("no algorithm is given: compare impala, for example; --help shows more")
 
 
 def _distinct(what: str, values: Sequence[T]) -> tuple[T, ...]:
-    twice = [value for value in values if list(values).count(value) > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} stands twice in {what}: give it once")
+    twice = next((value for value, times in Counter(values).items() if times > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} stands twice in {what}: give it once")
     return tuple(values)
 
 
-def _whole(option: str, word: str, least: int) -> int:
-    if re.fullmatch("[0-9]{1,9}", word) and int(word) >= least:
+def _whole(option: str, word: str, least: int, most: int = MOST) -> int:
+    if re.fullmatch("[0-9]{1,9}", word) and least <= int(word) <= most:
         return int(word)
-    raise UsageError(f"{option} {word}: it takes whole numbers of {least} or more")
+    raise UsageError(f"{option} {word}: it takes whole numbers of {least} or more, {most} at most")
+
+
+def _ranks(words: Sequence[str]) -> tuple[int, ...]:
+    return _distinct("--ranks", [_whole("--ranks", word, 1, MOST_RANKS) for word in words])
 
 
 def _seeds(words: Sequence[str]) -> tuple[int, ...]:
@@ -200,16 +213,25 @@ def _seeds(words: Sequence[str]) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         low = _whole("--seeds", first, 0)
         high = _whole("--seeds", last, 0) if dash else low
-        if not low <= high < low + MOST_SEEDS:
+        if high < low:
             raise UsageError(f"--seeds {part}: a range goes up, such as 1-5")
+        if len(seeds) + high - low >= MOST_RUNS:
+            raise UsageError(f"--seeds {part}: a comparison has {MOST_RUNS:,} runs at most")
         seeds += range(low, high + 1)
     return _distinct("--seeds", seeds)
 
 
 def _vary(text: str) -> tuple[str, tuple[str, ...]]:
     """Path and values of ``path=a,b``; a comma inside brackets belongs to a value."""
-    path, equals, values = text.partition("=")
-    found = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]
+    path, equals, given = text.partition("=")
+    values, depth = [""], 0
+    for character in given:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += character
+    found = [value.strip() for value in values]
     if not (path and equals) or "" in found:
         raise UsageError(f"--vary {text}: it is PATH=A,B, such as learner.correction=vtrace,none")
     return path.strip(), _distinct(f"--vary {text}", found)
@@ -218,7 +240,7 @@ def _vary(text: str) -> tuple[str, tuple[str, ...]]:
 def _scores(option: str, texts: Sequence[str]) -> dict[str, float]:
     """The return by environment of ``475`` or ``CartPole-v1=475``."""
     pairs = (text.rpartition("=") for text in texts)
-    return {env: _number(option, number) for env, _, number in pairs}
+    return {name_of(env): _number(option, number) for env, _, number in pairs}
 
 
 def _seconds(text: str) -> float:

@@ -46,7 +46,6 @@ def score_of(env: str, scores: Mapping[str, float]) -> float | None:
 def of_run(run: Run, label: str, asked: Asked) -> Record:
     """One line of ``runs.csv``; None where a run has no such number."""
     rows = run.rows
-    at_score = None if asked.score is None else statistics.first_at(rows, asked.score)
     without, whole = statistics.speed(rows)
     steps, learned = last(rows, "env_steps"), last(rows, "rows_learned")
     memory = [value for row in rows if (value := row.get("rss_mb")) is not None]
@@ -63,8 +62,7 @@ def of_run(run: Run, label: str, asked: Asked) -> Record:
         "env_steps_per_s": without,
         "env_steps_per_s_with_start": whole,
         "score": asked.score,
-        "time_to_score_s": at_score and at_score.get("wall_time_s"),
-        "steps_to_score": at_score and at_score.get("env_steps"),
+        **_at_score(run, asked),
         "greedy_score": asked.greedy_score,
         **_at_greedy_score(run, asked),
         "final_return": last(rows, SCORED_BY),
@@ -75,6 +73,15 @@ def of_run(run: Run, label: str, asked: Asked) -> Record:
         "message": run.message,
         "folder": str(run.folder),
     }
+
+
+def _at_score(run: Run, asked: Asked) -> Record:
+    """When a run first had the score in training, if that was within the limit."""
+    row = None if asked.score is None else statistics.first_at(run.rows, asked.score)
+    seconds, steps = (row.get("wall_time_s"), row.get("env_steps")) if row else (None, None)
+    if asked.limit_s is not None and seconds is not None and seconds > asked.limit_s:
+        seconds = steps = None
+    return {"time_to_score_s": seconds, "steps_to_score": steps}
 
 
 def _at_greedy_score(run: Run, asked: Asked) -> Record:
@@ -94,8 +101,8 @@ def _greedy_return(run: Run) -> Record:
     """Of the last weights; else of the newest evaluation during training, if that was greedy."""
     if run.greedy:
         return {
-            "greedy_return": run.greedy.get("return_mean"),
-            "greedy_episodes": run.greedy.get("episodes"),
+            "greedy_return": runs.finite(run.greedy.get("return_mean")),
+            "greedy_episodes": runs.finite(run.greedy.get("episodes")),
         }
     there = last(run.rows, "eval_return_mean") if run.settings.get("policy.eval_greedy") else None
     episodes = None if there is None else run.settings.get("trainer.eval_episodes")
@@ -112,6 +119,7 @@ def of_group(group: Group, asked: Asked) -> Record:
         return statistics.summary([record[name] for record in counted])
 
     final, greedy = over("final_return"), over("greedy_return")
+    cut_short = [run for run in group.counted if run.state not in runs.COUNTED]
     return {
         "environment": first.env,
         "setting": group.label,
@@ -120,6 +128,7 @@ def of_group(group: Group, asked: Asked) -> Record:
         "seeds": " ".join(str(run.seed) for run in group.counted),
         "n": len(counted),
         "not_counted": "; ".join(map(why_not, [r for r in group.runs if not r.counted])),
+        "cut_short": "; ".join(map(how_far, cut_short)),
         "env_steps_per_s": over("env_steps_per_s").median,
         "env_steps_per_s_with_start": over("env_steps_per_s_with_start").median,
         **_to_score(group, records, asked),
@@ -202,6 +211,13 @@ def all_named(some: Sequence[Run]) -> str:
 def why_not(run: Run) -> str:
     """A run that does not count, and why."""
     return f"{named(run)}: {run.state}{f', {run.message}' if run.message else ''}"
+
+
+def how_far(run: Run) -> str:
+    """A run that has not ended by itself, and what it came to."""
+    steps, total = last(run.rows, "env_steps") or 0, run.settings.get("trainer.total_env_steps")
+    of = f" of {total:,}" if total else ""
+    return f"{named(run)}: {run.state} after {steps:,.0f}{of} env steps"
 
 
 def by_environment(groups: Sequence[Group]) -> dict[str, list[Group]]:

@@ -7,6 +7,7 @@ beside them: ``greedy.json`` and ``snapshots/greedy.csv`` in its folder.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -22,13 +23,14 @@ from typing import Any
 from impala_ms.comparison import runs
 from impala_ms.comparison.plan import Comparison, Outcome
 from impala_ms.comparison.process import Ended, Runner
-from impala_ms.comparison.runs import Run
+from impala_ms.comparison.runs import Run, RunError
 from impala_ms.metrics.progress import Display
-from impala_ms.run_dir import write_json
+from impala_ms.run_dir import GREEDY, in_use, write_json
 
 METRICS = "metrics.csv"
 TAIL_BYTES = 8192  # more than a row of metrics.csv has
 SNAPSHOT_INTERVAL_S = 2  # where a greedy score is asked for
+END_S = 30.0  # limit for the end of an earlier try that goes on
 
 Look = Callable[[], None]
 
@@ -74,7 +76,7 @@ def run_all(comparison: Comparison, missing: Sequence[Run], display: Display) ->
 def make(comparison: Comparison, run: Run, runner: Runner, watch: Watch) -> Outcome:
     """Train a run unless it is there, then have its weights play as far as they have not."""
     key = comparison.key(run)
-    if run.state not in runs.COUNTED:
+    if comparison.to_train(run):
         comparison.outcomes[key] = train(comparison, run, runner, watch.training)
         comparison.save()
     outcome = comparison.outcomes[key]
@@ -87,6 +89,9 @@ def make(comparison: Comparison, run: Run, runner: Runner, watch: Watch) -> Outc
 def train(comparison: Comparison, run: Run, runner: Runner, look: Look) -> Outcome:
     """Make one run; what was left of an earlier try is removed."""
     setting = comparison.setting_of(run)
+    await_end(run.folder, runner)
+    if runner.stopped_by is not None:
+        return Outcome(runs.STOPPED, 0.0)
     shutil.rmtree(run.folder, ignore_errors=True)
     run.folder.parent.mkdir(parents=True, exist_ok=True)
     own = ["--seed", str(run.seed), "--run_dir", str(run.folder)]
@@ -97,6 +102,22 @@ def train(comparison: Comparison, run: Run, runner: Runner, look: Look) -> Outco
         ended = runner.run(command, log, limit_s=comparison.limit_s, look=look)
     state, message = _state(ended, runner.stopped_by is not None, run)
     return Outcome(state, ended.took_s, message)
+
+
+def await_end(folder: Path, runner: Runner) -> None:
+    """Wait for an earlier try in a folder: it may end in order when its comparison was killed.
+
+    Raises:
+        RunError: If it goes on.
+    """
+    deadline = time.monotonic() + END_S
+    while (holder := in_use(folder)) and runner.stopped_by is None:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"{folder} is in use by a run that has not ended ({holder}): stop it, then go on "
+                "by --resume"
+            )
+        time.sleep(0.1)
 
 
 def _state(ended: Ended, stopped: bool, run: Run) -> tuple[str, str]:
@@ -124,8 +145,7 @@ def play(comparison: Comparison, run: Run, outcome: Outcome, runner: Runner, loo
     begun, problem = time.monotonic(), ""
     if comparison.last_to_play(run):
         printed, problem = _evaluate(comparison, run, ["--json"], runner, look)
-        if not problem:
-            write_json(run.folder / runs.GREEDY, json.loads(printed))
+        problem = problem or _keep(run, printed)
     if comparison.snapshots_to_play(run) and not problem:
         _, problem = _evaluate(comparison, run, ["--snapshots"], runner, look)
     if runner.stopped_by is not None:
@@ -146,8 +166,22 @@ def _evaluate(
         log.seek(begin)
         said = log.read().decode("utf-8", "replace")
     if ended.code == 0:
-        return output.getvalue().decode(), ""
+        return output.getvalue().decode("utf-8", "replace"), ""
     return "", f"its evaluation failed: {_last_word(said)} (see {log_of(run)})"
+
+
+def _keep(run: Run, printed: str) -> str:
+    """Write what an evaluation returned into the folder of its run; why that cannot be.
+
+    The environment may have printed lines of its own.
+    """
+    for line in reversed(printed.splitlines()):
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and "return_mean" in found:
+                write_json(run.folder / GREEDY, found)
+                return ""
+    return f"its evaluation failed: it printed no result (see {log_of(run)})"
 
 
 def log_of(run: Run) -> Path:
@@ -160,7 +194,7 @@ def _said(outcome: Outcome, run: Run) -> str:
     how = "ended by --limit_s" if outcome.state == runs.LIMIT else outcome.state
     words = [f"{how} after {outcome.took_s:.1f} s"]
     returned = newest_row(run.folder / METRICS).get("episode_return_mean")
-    greedy = runs.read_json(run.folder / runs.GREEDY).get("return_mean")
+    greedy = runs.finite(runs.read_json(run.folder / GREEDY).get("return_mean"))
     if returned is not None and outcome.state != runs.FAILED:
         words.append(f"return {returned:.1f}")
     if greedy is not None:
@@ -250,7 +284,7 @@ def forecast_s(comparison: Comparison, missing: Sequence[Run]) -> float | None:
     played = [one.played_s for one in outcomes if one.played_s]
     total = len(missing) * statistics.fmean(played) if played else 0.0
     for run in missing:
-        if run.state in runs.COUNTED:  # only its weights are still to play
+        if not comparison.to_train(run):  # only its weights are still to play
             continue
         same = [other for other in finished if other.folder.parent == run.folder.parent]
         alike = [other for other in finished if other.env == run.env] or finished

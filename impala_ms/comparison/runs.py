@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,17 +18,22 @@ from typing import Any, NamedTuple
 
 from impala_ms import errors, snapshots
 from impala_ms.metrics.sinks import read_rows
+from impala_ms.run_dir import GREEDY
 from impala_ms.snapshots import Played
 
 FINISHED, LIMIT, STOPPED, FAILED = "finished", "limit", "stopped", "failed"
 GOES_ON = "has not ended"
-GREEDY = "greedy.json"  # in a run folder: what its last weights returned
 COUNTED = (FINISHED, LIMIT)  # states of runs that are what was asked for
 
 # The same setting may have other values here.
 _NOT_A_SETTING = (
     *("trainer.seed", "trainer.run_dir", "collect_env.id"),
     "trainer.snapshot_interval_s",  # changes nothing about what is learned
+)
+# A resume may change these; how classes are named differs between versions.
+_LEARNS_THE_SAME = re.compile(
+    r"trainer\.(total_env_steps|eval_\w+|log_\w+|checkpoint\w+|tensorboard)|(policy|eval_env)\.\w+"
+    r"|\w+\.(type|number)"
 )
 
 
@@ -103,8 +109,8 @@ def read(folder: Path, label: str = "") -> Run:
         algorithm=str(config.get("algorithm", "")),
         env=name_of(section["collect_env_params"].get("id", "")),
         ranks=_ranks(rows, meta),
-        seed=section["trainer_params"].get("seed"),
-        settings=settings_of(config),
+        seed=finite(section["trainer_params"].get("seed")),
+        settings=_settings_of_all(folder, config),
         rows=rows,
         columns=columns,
         state=state,
@@ -128,6 +134,12 @@ def read_json(file: Path) -> dict[str, Any]:
     return _dict(data)
 
 
+def finite(value: Any) -> Any:
+    """A number that means can be made of, else None."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number and math.isfinite(value) else None
+
+
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -135,7 +147,7 @@ def _dict(value: Any) -> dict[str, Any]:
 def _table(file: Path) -> tuple[list[dict[str, float | None]], list[str]]:
     """Rows and header of ``metrics.csv``; both empty if it is not there."""
     try:
-        rows = read_rows(file)
+        rows = [{name: finite(value) for name, value in row.items()} for row in read_rows(file)]
         with file.open(encoding="utf-8") as lines:
             return rows, next(csv.reader(lines), [])
     except FileNotFoundError:
@@ -185,6 +197,25 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
                 found[f"{part}.{key}"] = value
     left_out = {*_NOT_A_SETTING, *config.get("following", ())}
     return {path: value for path, value in found.items() if path not in left_out}
+
+
+def _settings_of_all(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by path; what a resume has changed has all its values, as ``0.002 then 0.001``."""
+    now = settings_of(config)
+    before = [settings_of(earlier) for earlier in _before(folder, config)]
+    for path in now:
+        values = dict.fromkeys(shown(one[path]) for one in [*before, now] if path in one)
+        if len(values) > 1 and not _LEARNS_THE_SAME.fullmatch(path):
+            now[path] = " then ".join(values)
+    return now
+
+
+def _before(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The configurations before each resume, the oldest first; that of a fork's source too."""
+    files = sorted(folder.glob("config.[0-9]*.json"), key=lambda file: _natural(file.name))
+    found = [read_json(file) for file in files]
+    source = next(iter([*found, config])).get("fork_of")
+    return found if source is None else [read_json(Path(source) / "config.json"), *found]
 
 
 def differing(runs: Iterable[Run]) -> list[str]:

@@ -89,7 +89,10 @@ def csv_text(records: Sequence[Record]) -> str:
 
 
 def _plain(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+    """A float with six digits or more: all of a count of steps, and never as 1e+06."""
+    if not isinstance(value, float):
+        return value
+    return f"{value:.6g}" if abs(value) < 1e5 else f"{value:.1f}".removesuffix(".0")
 
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
@@ -151,21 +154,22 @@ def number(value: float | None) -> str:
 
 def notes(records: Sequence[Record], asked: Asked) -> list[str]:
     """What the table does not show: who never had a score, what does not count."""
-    limit = "the time of its own end"
+    reached, counts_as = "never reached", "the time of its own end"
     if asked.limit_s is not None:
-        limit = f"the limit, {asked.limit_s:g} s"
+        reached, counts_as = f"not reached within {asked.limit_s:g} s", "so many seconds"
     never, not_in_time = _who(records, "score_never_reached", "greedy_score_never_reached")
     (unknown,) = _who(records, "without_snapshots")
     lines = []
     if never:
         lines.append(
-            f"{asked.score:g} was never reached by {never}; such a run counts as {limit}, and as "
+            f"{asked.score:g} was {reached} by {never}; such a run counts as {counts_as}, and as "
             "all its steps."
         )
     if not_in_time:
         lines.append(
-            f"Greedy {asked.greedy_score:g} was not reached within {asked.greedy_limit_s:g} s by "
-            f"{not_in_time}; such a run counts as so many seconds, and as all its steps."
+            f"Greedy {asked.greedy_score:g} was not reached by two snapshots in a row within "
+            f"{asked.greedy_limit_s:g} s by {not_in_time}; such a run counts as this time, and as "
+            "all its steps."
         )
     if unknown:
         lines.append(
@@ -176,6 +180,8 @@ def notes(records: Sequence[Record], asked: Asked) -> list[str]:
         setting = record["setting"]
         if record["not_counted"]:
             lines.append(f"{setting}: not counted: {record['not_counted']}.")
+        if record["cut_short"]:
+            lines.append(f"{setting}: counted as far as they came: {record['cut_short']}.")
         if record["final_return_n"] < record["n"]:
             few = f"{record['final_return_n']} of {record['n']}"
             lines.append(f"{setting}: {few} seeds have a final return; 20 episodes must end.")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import impala_ms.algorithm
 from impala_ms.classes import reference, resolve
@@ -22,7 +22,12 @@ from impala_ms.metrics.columns import Columns, together
 from impala_ms.settings import PART
 
 DEFAULT = "impala"
-NEEDED = (*SECTIONS, "algorithm_config", "wiring")
+T = TypeVar("T")
+NEEDED = (*SECTIONS, "algorithm_config", "wiring", "work", "automatic", "columns")
+PARTS = (
+    *("actor", "learner", "policy_and_network", "trainer", "session"),
+    *("collect_environment", "eval_environment"),
+)
 
 
 class Algorithm:
@@ -48,6 +53,8 @@ class Algorithm:
         if missing := [key for key in NEEDED if key not in defined]:
             raise ConfigError(f"config.py of {name} lacks {', '.join(missing)}")
         self.parts: Mapping[str, Mapping[str, Any]] = defined["algorithm_config"]
+        if missing := [part for part in PARTS if "type" not in (self.parts.get(part) or ())]:
+            raise ConfigError(f"algorithm_config of {name} lacks the type of {', '.join(missing)}")
         self.sections = {part: section_of(values, defined) for part, values in self.parts.items()}
         self.keys = dict(_keys(defined, self.parts))
         self.options = _options(self.keys)
@@ -57,8 +64,23 @@ class Algorithm:
 
         Raises:
             ValueError: If there are too few.
+            ConfigError: If the wiring cannot be used.
         """
-        return list(resolve(self.module.wiring)(ranks))
+        try:
+            places = list(resolve(self.module.wiring)(ranks))
+            serves = {(hub, spoke) for hub, place in enumerate(places) for spoke in place.hub_of}
+            served = {(hub, spoke) for spoke, place in enumerate(places) for hub in place.spoke_of}
+        except ValueError:  # by the wiring itself, or there is no such function
+            raise
+        except Exception as error:  # users write wirings
+            raise ConfigError(f"the wiring of {self.name}: {describe(error)}") from error
+        if len(places) != max(ranks, 2) or serves != served or not places[0].hub_of:
+            raise ConfigError(
+                f"the wiring of {self.name} does not fit N = {ranks}: it gives a Place for each "
+                "rank (two for N = 1), rank 0 has hub_of, and each rank in a hub_of has its hub in "
+                "spoke_of"
+            )
+        return places
 
     def places_for(self, actors: int) -> list[Place]:
         """The places of the fewest ranks among which so many act; empty if there are no such."""
@@ -70,15 +92,22 @@ class Algorithm:
 
     def check(self, values: Values) -> list[str]:
         """What does not fit together, one line each: ``check`` of config.py."""
-        return list(getattr(self.module, "check", _nothing)(values))
+        return self._call("check", _lines, values)
 
     def derive(self, values: Values) -> dict[str, Any]:
         """Values of keys that are None and follow from others: ``derive`` of config.py."""
-        return dict(getattr(self.module, "derive", _nothing)(values, values.places))
+        return self._call("derive", dict, values, values.places)
 
     def sizes(self, values: Values) -> list[str]:
         """Lines for the start about what follows from the values: ``sizes`` of config.py."""
-        return list(getattr(self.module, "sizes", _nothing)(values))
+        return self._call("sizes", _lines, values)
+
+    def _call(self, name: str, as_: Callable[[Any], T], *arguments: Any) -> T:
+        """What a function of config.py returns; users edit that file."""
+        try:
+            return as_(getattr(self.module, name, _nothing)(*arguments))
+        except Exception as error:
+            raise ConfigError(f"{name} in config.py of {self.name}: {describe(error)}") from error
 
     def examples(self) -> Path:
         """The folder of its ready settings, which need not be there."""
@@ -116,7 +145,7 @@ def module_of(name: str) -> Any:
         ConfigError: If there is no such algorithm, or its config.py fails.
     """
     if name not in names():
-        near = closest(name, names())
+        near = closest(name.lower(), names())
         meant = f"did you mean {near}? " if near else ""
         raise ConfigError(f"unknown algorithm {name!r}: {meant}allowed: {', '.join(names())}")
     try:
@@ -139,6 +168,10 @@ def _nothing(*_: Any) -> Any:
     return ()
 
 
+def _lines(found: Any) -> list[str]:
+    return [found] if isinstance(found, str) else list(found)
+
+
 def _keys(
     defined: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[str, Setting]]:
@@ -158,7 +191,8 @@ def _keys(
 def _options(keys: Mapping[str, Setting]) -> dict[str, str]:
     """The keys that only one section has; eval_env has the same keys as collect_env."""
     split = [path.split(".") for path in keys if not path.startswith("eval_env.")]
-    sections = [(head, key) for head, key in split if f"{head}_params" in SECTIONS]
+    settings = [(head, key) for head, key in split if key not in PART]
+    sections = [(head, key) for head, key in settings if f"{head}_params" in SECTIONS]
     names = [key for _, key in sections]
     options = {key: f"{head}.{key}" for head, key in sections if names.count(key) == 1}
     return {"env" if key == "id" else key: path for key, path in options.items()}
@@ -166,4 +200,11 @@ def _options(keys: Mapping[str, Setting]) -> dict[str, str]:
 
 def columns(*chosen: str) -> Columns:
     """The columns of ``metrics.csv`` of these algorithms, or of all."""
-    return together(*(module_of(name).columns for name in chosen or names()))
+    found = []
+    for name in chosen or names():
+        try:
+            found.append(module_of(name).columns)
+        except (ConfigError, AttributeError):  # of a folder that nobody has asked for
+            if chosen:
+                raise
+    return together(*found)

@@ -75,7 +75,7 @@ def synchronous_rounds(values: Values) -> list[str]:
     return [
         f"{values.given('trainer.batch_size')}: when synchronous, S = batch_size / num_envs ="
         f" {batch} / {envs} = {unrolls} must be a multiple of the {count(actors, 'actor')}:"
-        f" batch_size a multiple of {actors * envs}, or N one of {', '.join(map(str, fitting))}"
+        f" batch_size a multiple of {actors * envs}, or N = {' or '.join(map(str, fitting))}"
     ]
 
 
@@ -103,7 +103,7 @@ def size_of_an_update(values: Values) -> list[str]:
     unroll = values["trainer.unroll_length"]
     return [
         f"S = batch_size / num_envs = {batch} / {envs} = {count(batch // envs, 'unroll')} per"
-        f" update: unroll_length x batch_size = {unroll} x {batch} = {unroll * batch} env steps"
+        f" update: unroll_length x batch_size = {unroll} x {batch} = {unroll * batch:,} env steps"
     ]
 
 

@@ -149,7 +149,7 @@ class Draft:
                 wrong = "is not a file"
             elif not file.is_file():
                 also = f", neither in {Path.cwd()} nor in {examples}" if examples.is_dir() else ""
-                wrong = f"there is no such file{also}"
+                wrong = f"there is no such file{also}{_whose(file, self.algorithm)}"
             self.problems.append(f"--config {file}: {wrong}")
             return
         try:
@@ -192,7 +192,7 @@ class Draft:
                 if kind == ids.ATARI:
                     self.chosen[path] = f"{id} is an Atari game"
                 elif id != self.default_id:
-                    self.chosen[path] = f"no setting of its own is known for {id}"
+                    self.chosen[path] = f"{id} has no defaults of its own"
         needed = {path for values in self.automatic.values() for path in values}
         for path in sorted(needed - {"network.torso"}):  # the observations decide it later
             if self.values.get(path, "") is None:
@@ -204,8 +204,11 @@ class Draft:
         self._convert()
         self.fill_eval_env()
         self._place(ranks)
-        self.derive()
-        self.problems += self.algorithm.check(self.values)
+        try:
+            self.derive()
+            self.problems += self.algorithm.check(self.values)
+        except ConfigError as error:  # perhaps for want of a value that is wrong in itself
+            self.problems = self.problems or list(error.problems)
         self._check_source(ranks)
         self._check_kept()
         if self.problems:
@@ -256,7 +259,7 @@ class Draft:
         for path, before in differing(self.resumed or {}, self.values):
             self.problems.append(
                 f"{self.values.given(path)}: a run keeps its own, {show(before)}, when it is "
-                "resumed; a new run with other settings may begin with weights by --init_from"
+                "resumed; --init_from begins a new run with its weights, if the network is the same"
             )
 
     def _place(self, ranks: int | None) -> None:
@@ -349,6 +352,13 @@ def differing(before: Mapping[str, Any], values: Mapping[str, Any]) -> list[tupl
         and value is not None
         and _in_any_folder(before[path]) != _in_any_folder(value)
     ]
+
+
+def _whose(file: Path, algorithm: Algorithm) -> str:
+    """The other algorithms that have a ready setting of that name, as the end of a message."""
+    folder = algorithm.examples().parent
+    owners = [name for name in algorithms.names() if (folder / name / file).is_file()]
+    return f"; {file} is a ready setting of {' and '.join(owners)}" if owners else ""
 
 
 def _in_any_folder(value: Any) -> Any:

@@ -35,6 +35,7 @@ class Setting(NamedTuple):
         """The allowed values in words."""
         type_, _, optional = self.type.partition(" | ")
         type_ = "str" if type_ in ("reference", "path") else type_
+        type_ = "true or false" if type_ == "bool" else type_
         words = f"{type_} {'in ' * str(self.allowed).startswith('[')}{self.allowed}".rstrip()
         if type_ == "class":
             words = "a class, module:Class or file.py:Class"

@@ -84,7 +84,7 @@ def _without_status(
         return 128 + job.stopped_by, [
             *_places(run_dir, job.ranks, None),
             "stopped without a final checkpoint",
-            *_resume(again, run_dir, any((run_dir / "checkpoints").glob("*"))),
+            *_resume(again, run_dir, any(run_dir.glob("checkpoints/update_*.ckpt"))),
         ]
     code = 128 - returncode if returncode < 0 else 1 if job.mpich else returncode or 1
     return code, _failure(run_dir, returncode, job)

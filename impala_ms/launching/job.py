@@ -119,7 +119,7 @@ class Job:
             # Ctrl-C in a terminal goes to its whole session, and mpirun would kill the ranks.
             start_new_session=True,
             # mpirun passes SIGTERM on, and kills the ranks that ignore it.
-            preexec_fn=_death_signal(signal.SIGTERM if ranks > 1 else signal.SIGKILL),
+            preexec_fn=death_signal(signal.SIGTERM if ranks > 1 else signal.SIGKILL),
         )
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
@@ -298,7 +298,7 @@ class Job:
             self._process.kill()
 
 
-def _death_signal(number: int) -> Callable[[], None]:
+def death_signal(number: int) -> Callable[[], None]:
     """Have the kernel signal the new process if the launcher is killed, so that it ends too.
 
     Returns:

@@ -44,13 +44,13 @@ COMMON: Columns = {
     "learning_rate": ("", "Learning rate that the last update used."),
     "learner_wait_fraction": (
         "0-1",
-        "Share of the time since the last row that the learner waited for unrolls. High: add "
-        "actors, or environments per actor.",
+        "Share of the time since the last row that rank 0 waited for unrolls or gradients. High: "
+        "add actors, or environments per actor.",
     ),
     "actor_wait_fraction": (
         "0-1",
-        "Share of time that actors waited because the learner had not yet taken their unrolls, "
-        "mean over actors. High: the learner is the bottleneck.",
+        "Share of time that actors waited, mean over actors: for a free buffer, or for weights "
+        "(A3C, synchronous runs). High in an asynchronous run: rank 0 is the bottleneck.",
     ),
     "rss_mb": ("MiB", "Resident memory of the learner's process. It should not grow for ever."),
     "ranks_alive": ("ranks", "Ranks that take part, including the learner."),
@@ -77,12 +77,12 @@ COMMON: Columns = {
 ACTOR_CRITIC: Columns = {
     "loss_policy_gradient": (
         "",
-        "Policy gradient term of the total: -log pi(action) x V-trace advantage.",
+        "Policy gradient term of the total: -log pi(action) x advantage.",
     ),
     "loss_baseline": (
         "",
         "Baseline term of the total, `baseline_cost` included: half the squared distance between "
-        "the value estimate and its V-trace target.",
+        "the value estimate V and its target `vs`.",
     ),
     "loss_entropy": ("", "Entropy term of the total: -`entropy_cost` x entropy."),
     "entropy": (
@@ -92,13 +92,14 @@ ACTOR_CRITIC: Columns = {
     ),
     "vs_mean": (
         "reward",
-        "Mean V-trace target over the valid rows of the batches since the last row.",
+        "Mean target `vs` of the baseline, over the valid rows of the batches since the last row: "
+        "V-trace's under IMPALA, n-step returns under A3C.",
     ),
     "explained_variance": (
         "<= 1",
         "1 - Var(vs - V) / Var(vs) over the valid rows of a batch: 1 when the baseline predicts "
-        "the V-trace targets, 0 when it does no better than a constant. Mean over the updates "
-        "since the last row.",
+        "its targets, 0 when it does no better than a constant. Mean over the updates since the "
+        "last row.",
     ),
 }
 

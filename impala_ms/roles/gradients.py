@@ -13,8 +13,10 @@ from mindspore import nn, ops
 
 from impala_ms import compat
 from impala_ms.agents import build
+from impala_ms.agents.checks import check_statistics
 from impala_ms.agents.learner import GradientLearner
 from impala_ms.classes import resolve
+from impala_ms.errors import ConfigError
 from impala_ms.roles.acting import Acting
 from impala_ms.trajectory import Batches, Layout
 
@@ -105,8 +107,10 @@ class Working(Acting):
             fields["gradient"][...] = 0.0
             return
         gradient, statistics = self.step(*self.learner.tensors(self.batch))
+        statistics = statistics.asnumpy()
+        check_statistics(self.learner, len(statistics) - 1)
         fields["gradient"][...] = gradient.asnumpy()
-        fields["statistics"][...] = statistics.asnumpy()
+        fields["statistics"][...] = statistics
 
     def begin(self):
         """Compile the gradient; weights are not needed for that."""
@@ -137,12 +141,14 @@ class GradientServer(GradientLearner):
         super().__init__(policy, params, total_env_steps)
         self.statistics, self.columns = described_by.statistics, described_by.columns
         self.mean = params["loss_reduction"] == "mean"
+        names = (*self.statistics, "gradient_norm")
+        self.summed = np.array([name.startswith("loss") for name in names])  # like the gradients
         self.shapes = tuple(tuple(parameter.shape) for parameter in self.optimizer.parameters)
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes]).tolist()
         self.ends, self.begins = tuple(ends), (0, *ends[:-1])
         self.size = ends[-1]
 
-    def construct(self, lr, new, shares, gradients, statistics):
+    def construct(self, lr, new, shares, gradients, described):
         """Make one update; if the gradient is not finite, the weights do not change.
 
         Args:
@@ -150,14 +156,12 @@ class GradientServer(GradientLearner):
             new: Not used: a gradient is applied only once.
             shares: ``[G]`` float32, factor of each gradient.
             gradients: ``[G, size]`` float32.
-            statistics: ``[G, K + 1]`` float32.
+            described: ``[K + 1]`` float32, the statistics of all gradients together.
 
         Returns:
-            ``[K + 2]`` float32: means of the statistics, then whether the gradient was applied.
+            ``[K + 2]`` float32: these statistics, then whether the gradient was applied.
         """
-        weights = ops.expand_dims(shares, -1)
-        flat = (weights * gradients).sum(0)
-        described = (weights * statistics).sum(0) / shares.sum()
+        flat = (ops.expand_dims(shares, -1) * gradients).sum(0)
         finite = ops.isfinite(ops.square(flat).sum() + described[0])
         if finite:
             ops.assign(self.optimizer.learning_rate, lr)
@@ -169,10 +173,13 @@ class GradientServer(GradientLearner):
 
     def tensors(self, batch):
         """Shares, gradients and statistics of a batch."""
-        rows = np.maximum(batch["valid_rows"], 1).astype(np.float32)
+        rows = batch["valid_rows"].astype(np.float32)
+        means = rows / max(rows.sum(), 1.0)
         # For a mean loss, the gradient of the mean over all rows; for a sum, the sum of gradients.
-        shares = rows / rows.sum() if self.mean else np.ones_like(rows)
-        arrays = shares, batch["gradient"], batch["statistics"]
+        shares = means if self.mean else np.ones_like(rows)
+        weights = np.where(self.summed, shares[:, None], means[:, None])
+        described = (weights * batch["statistics"]).sum(0)
+        arrays = shares, batch["gradient"], described
         return [ms.Tensor.from_numpy(array) for array in arrays]
 
 
@@ -199,6 +206,11 @@ class Gradients:
     def __init__(self, config):
         self.config = config
         self.learner_type = resolve(config.algorithm_config["learner"]["type"])
+        if not hasattr(self.learner_type, "statistics"):
+            raise ConfigError(
+                f"the learner {config.algorithm_config['learner']['type']} has no statistics: "
+                "where workers compute gradients it is a subclass of GradientLearner"
+            )
         self.per_update = self.needed = config.trainer_params["gradients_per_update"]
 
     def recorded(self, policy):
@@ -213,6 +225,11 @@ class Gradients:
         """``(layout of the messages, trainer of a worker)``."""
         parts.spec = spec
         parts.learner = build.make_learner(self.config, policy)
+        if parts.learner.statistics != self.learner_type.statistics:
+            raise ConfigError(
+                f"the learner {self.learner_type.__name__} changes statistics in its constructor: "
+                "the server, which makes none, reads them in the class"
+            )
         trainer = WorkerTrainer(parts, self.config.trainer_params)
         trainer.loop.begin()
         return self.layout(spec, policy), trainer

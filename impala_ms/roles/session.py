@@ -184,7 +184,7 @@ class RoleSession(compat.Session):
         if nothing := nothing_left(recorder.env_steps, params["total_env_steps"]):
             process.console.write(f"{nothing}\n")
         elif not self.loop.finished():
-            process.console.write("compiling the learner's step, then it begins\n")
+            process.console.write("compiling the update, then it begins\n")
             began = time.perf_counter()
             learner.warm_up(store.example())
             logger.info("learner step compiled in %.1f s", time.perf_counter() - began)
@@ -206,12 +206,33 @@ class RoleSession(compat.Session):
             build.check_actions(state, spaces, path)
             self.process.wall_time_before_s = state["wall_time_s"]
             logger.info("resumed from %s", path)
-            return state | {"path": path}
+            best = self.best_so_far(state.get("best_return"))
+            return state | {"path": path, "best_return": best}
         if self.params["init_from"]:
             begun_with = build.begin_with(self.config, learner, spaces)
             learner.take_over()
             self.process.console.write(f"the first weights are those of {begun_with}\n")
         return {}
+
+    def best_so_far(self, saved):
+        """The best return of an evaluation so far; ``best.ckpt`` holds the weights that had it.
+
+        That file may be newer than the checkpoint, and a worse evaluation must not be written over
+        it.
+
+        Args:
+            saved: What the checkpoint says; None: there was no evaluation before it.
+        """
+        file = self.process.checkpoints / checkpoint.BEST
+        if not file.exists():
+            return saved
+        try:
+            _, state = checkpoint.load(file)
+        except checkpoint.CheckpointError as error:
+            logger.warning("%s", error)
+            return saved
+        found = [best for best in (saved, state.get("best_return")) if best is not None]
+        return max(found, default=None)
 
     def make_sinks(self, recorder, learner):
         """Make the sinks; a resume removes rows and snapshots of updates that it makes again."""

@@ -8,6 +8,7 @@ from impala_ms import checkpoint, config
 from impala_ms.agents.actor_critic import VTraceLearner
 from impala_ms.agents.learner import INPUTS
 from impala_ms.agents.network import ActorCriticPolicy
+from impala_ms.errors import ConfigError
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.distributions import Categorical
@@ -548,3 +549,19 @@ def test_observation_statistics_count_each_row_once():
     np.testing.assert_allclose(normalizer.variance.asnumpy(), rows.var(0), rtol=1e-5)
     saved = learner.named_parameters()
     assert {name.rpartition(".")[2] for name in saved} >= {"count", "mean", "variance"}
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("loss_total", "entropy"), "the statistics loss_total, entropy, and its loss returns 9 n"),
+        (("loss", *VTraceLearner.statistics[1:]), "give a name for each, loss_total first"),
+    ],
+)
+def test_statistics_that_do_not_fit_their_names_are_refused(names, says):
+    class Own(VTraceLearner):
+        statistics = names
+
+    learner = Own(linear_net((D,), A), BASE, TOTAL_ENV_STEPS)
+    with one_by_one(), pytest.raises(ConfigError, match=says):
+        learner.learn(random_batch(1, 2))

@@ -3,6 +3,7 @@
 import sys
 import tempfile
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -219,6 +220,21 @@ class TestExitCode:
         assert time.monotonic() - began < 10
         assert line_with(job, "child")
         assert not job.left()
+
+
+@pytest.mark.parametrize(
+    ("name", "goes_on"),
+    [("best.ckpt", False), (".unfinished.ckpt", False), ("update_000000007.ckpt", True)],
+)
+def test_a_run_that_was_killed_says_how_to_go_on_only_if_it_has_a_checkpoint(
+    tmp_path, name, goes_on
+):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / name).touch()
+    job = SimpleNamespace(stopped_by=2, ranks=1)
+    code, lines = conclusion.conclusion(tmp_path, -9, job, ["1"], 1.0)
+    assert code == 130
+    assert any("go on with" in line for line in lines) == goes_on
 
 
 class TestCommand:

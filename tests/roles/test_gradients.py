@@ -13,11 +13,12 @@ from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.roster import REFUSED_IN_A_ROW
 from impala_ms.cluster.spoke import Spoke
-from impala_ms.errors import RunError
+from impala_ms.errors import ConfigError, RunError
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.roles.gradients import (
     TEXT_BYTES,
     GradientLayout,
+    Gradients,
     GradientServer,
     GradientStep,
     Working,
@@ -170,13 +171,14 @@ class TestServer:
             (
                 "mean",
                 [
-                    ((10, 30), 4.25, 7.0),  # of all rows together
-                    ((5, 5), 3.5, 6.0),
-                    ((20, 20), 3.5, 6.0),  # T = 20 instead of 5
-                    ((0, 0), 3.5, 6.0),  # gradients of no valid row are 0: not 0 / 0
+                    ((10, 30), 4.25, 7.0, 7.0),  # of all rows together
+                    ((5, 5), 3.5, 6.0, 6.0),
+                    ((20, 20), 3.5, 6.0, 6.0),  # T = 20 instead of 5
+                    ((0, 10), 5.0, 8.0, 8.0),  # T = 1, and the only environment was reset
+                    ((0, 0), 0.0, 0.0, 0.0),  # not 0 / 0
                 ],
             ),
-            ("sum", [((10, 30), 7.0, 6.0), ((20, 20), 7.0, 6.0)]),
+            ("sum", [((10, 30), 7.0, 12.0, 7.0), ((20, 20), 7.0, 12.0, 6.0)]),
         ],
     )
     def test_gradients_of_a_mean_are_weighted_by_valid_rows_and_of_a_sum_added(
@@ -184,11 +186,11 @@ class TestServer:
     ):
         """Case 72."""
         server = make_server(loss_reduction=reduction, **PLAIN)
-        for rows, gradient, described in cases:
+        for rows, gradient, loss, norm in cases:
             server.weights.write(np.zeros(3, np.float32))
             found = server.learn(batch_of(2.0, 5.0, rows=rows, statistics=[4.0, 8.0]))
             assert weights_of(server) == pytest.approx(-gradient)
-            assert found["loss_total"] == found["gradient_norm"] == pytest.approx(described)
+            assert (found["loss_total"], found["gradient_norm"]) == pytest.approx((loss, norm))
             assert found["applied"]
 
     def test_a_worker_gives_gradients_of_one_scale_for_short_and_long_unrolls(self):
@@ -480,3 +482,38 @@ class TestExchange:
             pair.hub.mailbox.pump()
         with pytest.raises(RunError, match=r"rank 1, .* is nan .*, in 10 unrolls in a row"):
             self.turn(pair)
+
+
+class Misnamed(ActorCriticLearner):
+    statistics = ("loss_total",)
+
+
+class Named(ActorCriticLearner):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.statistics = (*self.statistics, "more")
+
+
+class TestOwnLearner:
+    def parts(self, type_):
+        settings = ["--set", f"learner.type=tests.roles.test_gradients:{type_}"]
+        return Gradients(config.load("a3c", settings, 2))
+
+    def test_statistics_without_a_name_are_refused(self, linear):
+        worker, layout = linear
+        right, worker.learner = worker.learner, Misnamed(linear_net((3,), 4), PARAMS, 1000)
+        try:
+            with pytest.raises(ConfigError, match="statistics loss_total, and its loss returns 7"):
+                work(worker, layout)
+        finally:
+            worker.learner = right
+
+    def test_statistics_must_be_known_without_making_one(self):
+        environment = make_environment(gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32), DISCRETE)
+        policy = make_policy(environment)
+        with pytest.raises(ConfigError, match="Named changes statistics in its constructor"):
+            self.parts("Named").acting(make_spec(environment, policy), policy, SimpleNamespace())
+
+    def test_a_function_is_refused(self):
+        with pytest.raises(ConfigError, match=r"test_gradients:work has no statistics: where work"):
+            self.parts("work")

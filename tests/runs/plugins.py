@@ -21,6 +21,7 @@ class TroubledEnv(CartPoleEnv):
         fails_in_reset: Whether ``reset`` raises.
         fails_at_step: The step that raises, counted from 1 since the environment was made.
         exits_at_step: The step that calls ``sys.exit``.
+        stuck_at_step: The step that never returns.
         nan_at_step: The first step with the reward NaN.
         after: Whether ``reset`` raises if there is a file ``trouble`` in the run folder.
         actions: Number of actions.
@@ -32,6 +33,7 @@ class TroubledEnv(CartPoleEnv):
         fails_in_reset=False,
         fails_at_step=0,
         exits_at_step=0,
+        stuck_at_step=0,
         nan_at_step=float("inf"),
         actions=2,
         after=False,
@@ -41,6 +43,7 @@ class TroubledEnv(CartPoleEnv):
         self.fails_in_reset = here and fails_in_reset
         self.fails_at_step = fails_at_step if here else 0
         self.exits_at_step = exits_at_step if here else 0
+        self.stuck_at_step = stuck_at_step if here else 0
         self.nan_at_step = nan_at_step if here else float("inf")
         self.after = after
         self.action_space = gymnasium.spaces.Discrete(actions if here else 2)
@@ -59,6 +62,8 @@ class TroubledEnv(CartPoleEnv):
             raise ValueError(f"the wheel came off\nat step {self.steps}")
         if self.steps == self.exits_at_step:
             sys.exit(0)
+        while self.steps == self.stuck_at_step:
+            time.sleep(1.0)
         observation, reward, *rest = super().step(action)
         return observation, float("nan") if self.steps >= self.nan_at_step else reward, *rest
 

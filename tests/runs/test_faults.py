@@ -11,6 +11,7 @@ from datetime import datetime
 import pytest
 
 from impala_ms import checkpoint
+from impala_ms.configuration import algorithms
 from tests.runs.run import FOR_EVER
 
 TROUBLED = ("--env", "tests.runs.plugins:Troubled-v0", "--num_envs", "4")
@@ -186,6 +187,21 @@ class TestKilled:
         run.until(lambda: "rank 2 speaks again: taken back" in run.log(0))
         run.until(lambda: run.rows()[-1]["ranks_alive"] == 3)
         assert run.stop()[0] == 130
+
+    @SLOW
+    @pytest.mark.parametrize("algorithm", algorithms.names())
+    def test_rank_whose_environment_never_returns_is_left_out_in_time(self, start, algorithm):
+        run = start(
+            *(3, *FOR_EVER, *TROUBLED, "--algorithm", algorithm, "--restart_actors", "false"),
+            *("--heartbeat_s", "2", "--log_interval_s", "0.2"),
+            *("--set", "collect_env.kwargs={rank: 2, stuck_at_step: 3000}"),
+        )
+        run.until(lambda: "rank 2 has not spoken in 2 s after" in run.log(0))
+        row = run.until(lambda: next((r for r in run.rows() if r["ranks_alive"] == 2), None))
+        run.until(lambda: run.rows()[-1]["env_steps"] > row["env_steps"] + 5000)
+        stuck = run.ranks()[2]
+        assert run.stop()[0] == 130
+        assert stuck not in [pid for pid, _ in run.processes()]
 
     @SLOW
     def test_replaced_actor_ends_when_it_wakes(self, start):

@@ -35,8 +35,8 @@ GRADIENTS = {
         "int | None",
         "gradients",
         ">= 1",
-        "An update applies so many gradients together, weighted by their valid rows. None: 1, and "
-        "when synchronous one of each worker, which is A2C.",
+        "An update applies this many gradients together, weighted by their valid rows. None takes "
+        "1, or, when synchronous, one of each worker, which is A2C.",
     ),
     "synchronous": Setting(
         False,
@@ -197,5 +197,5 @@ def sizes(values):
     envs = values["collect_env.num_envs"]
     return [
         f"an update applies {count(gradients, 'gradient')}, each of unroll_length x num_envs = "
-        f"{unroll} x {envs} = {unroll * envs} env steps"
+        f"{unroll} x {envs} = {unroll * envs:,} env steps"
     ]

@@ -69,10 +69,10 @@ REPLAY = {
         "int",
         "gradient steps",
         ">= 0",
-        "Each update makes so many more gradient steps, each with an earlier batch.",
+        "Each update makes this many further gradient steps, each with an earlier batch.",
     ),
     "replay_batches": Setting(
-        16, "int", "batches", ">= 1", "So many of the newest batches are kept for replay_updates."
+        16, "int", "batches", ">= 1", "This many of the newest batches are kept for replay_updates."
     ),
     "replay_fraction": Setting(
         0.0,
