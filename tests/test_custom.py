@@ -102,6 +102,6 @@ def test_the_table_of_an_algorithm_has_what_config_py_has(name):
     words = {word for cell in stated for word in re.findall(r"`(\w+)", cell)}
     defined = vars(algorithms.module_of(name))
     assert {"wiring", "algorithm_config"} <= words & set(NEEDED)
-    assert words <= defined.keys()
+    assert words - {"check", "derive", "sizes"} <= defined.keys()  # these may be left out
     wanted = ("work", "automatic", "columns", "check", "derive", "sizes")
     assert set(wanted) <= words
