@@ -77,7 +77,7 @@ class Algorithm:
         if len(places) != max(ranks, 2) or serves != served or not places[0].hub_of:
             raise ConfigError(
                 f"the wiring of {self.name} does not fit N = {ranks}: it gives a Place for each "
-                "rank (two for N = 1), rank 0 has hub_of, and each rank in a hub_of has that hub in "
+                "rank (two for N = 1), rank 0 has hub_of, and a rank in a hub_of has that hub in "
                 "its spoke_of"
             )
         return places
