@@ -311,3 +311,12 @@ def test_a_run_that_was_killed_is_named_so(here, monkeypatch):  # noqa: F811
     assert compare.main(WORDS) == 1
     (row,) = read_csv(here / "out" / "runs.csv")
     assert row["message"].startswith("it was killed by signal 9 (exit code -9, see out/runs/")
+
+
+def test_a_config_of_another_program_is_not_a_run(here, capsys):  # noqa: F811
+    make_run(here / "runs" / "a", [1, 2])
+    (here / "runs" / "model").mkdir()
+    (here / "runs" / "model" / "config.json").write_text('{"model_type": "bert"}')
+    assert runs.find(here / "runs") == [here / "runs" / "a"]
+    assert compare.main(["--report", "runs/model", "--output", "out"]) == 2
+    assert capsys.readouterr().err.startswith("runs/model is not a run folder, and holds none: ")
