@@ -212,7 +212,7 @@ def of_run(folder: Path) -> Config:
         add_import_folder(Path(start))
     draft = Draft(config.algorithm)
     draft.put_run(config.values(), config.chosen, file)
-    return Config(**draft.finish(None))
+    return Config(**draft.finish(config.ranks))
 
 
 def load(algorithm: str | None, argv: Sequence[str], ranks: int | None) -> Config:
@@ -291,6 +291,7 @@ def _go_on(draft: Draft, folder: Path, run: Config | None) -> None:
         draft.resumed = run.values()
         draft.put_run(draft.resumed, run.chosen, folder / "config.json")
         draft.follow_again(run.following)
+        draft.derive_again(run.places)
     draft.resume = folder
     draft.put("trainer.run_dir", str(folder), "--resume")
 

@@ -155,7 +155,7 @@ def test_a_section_that_is_a_plain_dict_is_refused(monkeypatch, tmp_path):
         (("automatic =", "by_itself ="), "config.py of loose lacks automatic"),
         (
             ('    "session": {', '    "sess": {'),
-            "algorithm_config of loose lacks the type of session",
+            "algorithm_config of loose lacks session",
         ),
         (('star_of_unrolls"', 'star"'), r"loose with N = 3: .* cannot be imported"),
         ((WIRING[0], "dict"), r"loose with N = 3: the wiring of loose: TypeError"),

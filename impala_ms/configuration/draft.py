@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_ms.cluster.topology import acting, roles
+from impala_ms.cluster.topology import Place, acting, roles
 from impala_ms.configuration import algorithms
 from impala_ms.configuration.algorithms import Algorithm
 from impala_ms.configuration.command_line import Option
@@ -114,6 +114,15 @@ class Draft:
         for path in following:
             followed = path.replace("eval_env", "collect_env")
             if self.values.get(path) == self.values.get(followed):  # nobody has edited it
+                self.values[path] = None
+
+    def derive_again(self, places: Sequence[Place]) -> None:
+        """Let values follow from others and the ranks where they did so in the run resumed."""
+        defaults = Draft(self.algorithm.name).values
+        unknown = {path: None for path, value in defaults.items() if value is None}
+        derived = self.algorithm.derive(Values(self.values | unknown, places))
+        for path in unknown.keys() & derived.keys():
+            if self.values.get(path) == derived[path]:
                 self.values[path] = None
 
     def _entries(self, name: str, entries: Any, origin: str) -> Iterable[tuple[str, Any]]:
