@@ -242,6 +242,8 @@ def load(algorithm: str | None, argv: Sequence[str], ranks: int | None) -> Confi
     draft = Draft(run.algorithm if run else name or algorithm or DEFAULT)
     options = draft.known_options(given)
     draft.problems += problems
+    if name is None and run is None:
+        draft.problems += draft.of_others(options.get("config", ()))
     if folder is not None:
         _go_on(draft, folder, run)
     _override(draft, options)

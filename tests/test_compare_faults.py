@@ -124,7 +124,7 @@ class TestReport:
     def test_a_score_of_another_environment_is_refused(self, here, capsys):  # noqa: F811
         make_run(here / "runs" / "a", [1, 2])
         assert compare.main(["--report", "runs", "--score", "Acrobot-v1=1"]) == 2
-        assert "--score Acrobot-v1=…: the environments here are CartPole-v1" in (
+        assert "--score Acrobot-v1=1: Acrobot-v1 is not an environment of these runs" in (
             capsys.readouterr().err
         )
 

@@ -145,13 +145,22 @@ def module_of(name: str) -> Any:
         ConfigError: If there is no such algorithm, or its config.py fails.
     """
     if name not in names():
-        near = closest(name.lower(), names())
+        near = _also(name.lower()) or closest(name.lower(), names())
         meant = f"did you mean {near}? " if near else ""
         raise ConfigError(f"unknown algorithm {name!r}: {meant}allowed: {', '.join(names())}")
     try:
         return importlib.import_module(f"impala_ms.algorithm.{name}.config")
     except BaseException as error:  # users edit this file
         raise ConfigError(f"config.py of {name}: {describe(error)}") from error
+
+
+def _also(name: str) -> str:
+    """How a system is started that is an algorithm with other settings: ``also`` of config.py."""
+    for other in names():
+        with contextlib.suppress(ConfigError):
+            if found := dict(getattr(module_of(other), "also", ())).get(name):
+                return str(found)
+    return ""
 
 
 def others_with(name: str, key: str) -> list[str]:

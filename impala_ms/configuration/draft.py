@@ -171,6 +171,18 @@ class Draft:
         except BaseException as error:  # a .py file is run and may raise anything
             self.problems.append(f"--config {file}: {describe(error)}")
 
+    def of_others(self, files: Sequence[str]) -> list[str]:
+        """Refuse ready settings of another algorithm, where nobody has said which is meant."""
+        examples, here, problems = self.algorithm.examples().parent, self.algorithm.name, []
+        for file in files:
+            folder = Path(file).resolve().parent
+            if folder.parent == examples.resolve() and folder.name != here:
+                problems.append(
+                    f"--config {file}: is a ready setting of {folder.name}: add --algorithm "
+                    f"{folder.name}, or --algorithm {here} if that is meant"
+                )
+        return problems
+
     def fill_eval_env(self) -> None:
         """Give the evaluation environment what it is to take from the collecting one."""
         for path, value in self.values.items():
