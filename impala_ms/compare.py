@@ -78,7 +78,8 @@ def carry_out(comparison: Comparison, band: str) -> int:
         sys.stdout.write(f"failed: {comparison.key(run)}: {run.message}\n")
     if stopped_by is not None:
         left = _count(len(comparison.missing()), "run")
-        go_on = f"{COMMAND} --resume {shlex.quote(str(comparison.folder))}"
+        resume = ["-m", "impala_ms", "compare", "--resume", str(comparison.folder)]
+        go_on = shlex.join([sys.executable, *resume])
         sys.stdout.write(f"stopped; go on with the {left} left: {go_on}\n")
         return 128 + stopped_by
     return 1 if failed else 0

@@ -212,7 +212,7 @@ def of_run(folder: Path) -> Config:
         add_import_folder(Path(start))
     draft = Draft(config.algorithm)
     draft.put_run(config.values(), config.chosen, file)
-    return Config(**draft.finish(None))
+    return Config(**draft.finish(config.ranks))
 
 
 def load(algorithm: str | None, argv: Sequence[str], ranks: int | None) -> Config:
@@ -242,6 +242,8 @@ def load(algorithm: str | None, argv: Sequence[str], ranks: int | None) -> Confi
     draft = Draft(run.algorithm if run else name or algorithm or DEFAULT)
     options = draft.known_options(given)
     draft.problems += problems
+    if name is None and run is None:
+        draft.problems += draft.of_others(options.get("config", ()))
     if folder is not None:
         _go_on(draft, folder, run)
     _override(draft, options)
@@ -291,6 +293,7 @@ def _go_on(draft: Draft, folder: Path, run: Config | None) -> None:
         draft.resumed = run.values()
         draft.put_run(draft.resumed, run.chosen, folder / "config.json")
         draft.follow_again(run.following)
+        draft.derive_again(run.places)
     draft.resume = folder
     draft.put("trainer.run_dir", str(folder), "--resume")
 

@@ -7,6 +7,7 @@ seconds.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,6 +121,9 @@ def reference(text: str) -> tuple[float, str]:
     """
     name, _, number = text.rpartition("=")
     try:
-        return float(number), name
-    except ValueError as error:
-        raise RunError(f"--reference {text}: it takes a number, or NAME=NUMBER") from error
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise RunError(f"--reference {text}: it takes a number, or NAME=NUMBER")
+    return value, name

@@ -4,7 +4,8 @@
 
 What it does is said by FAKE_TRAIN, words such as ``fail:2 stop:3 slow``: the run with seed 2
 fails, that with seed 3 has its parent interrupted, and every run goes on until it is interrupted.
-``deaf:2`` has the evaluation of seed 2 fail, ``break:3`` has that of seed 3 interrupt its parent;
+``killed:2`` kills the run of seed 2. ``deaf:2`` has the evaluation of seed 2 fail, ``break:3`` has
+that of seed 3 interrupt its parent;
 ``chatty:1`` prints other lines too, ``mute:1`` prints no result, and ``leaves:1`` leaves a process.
 """
 
@@ -29,6 +30,10 @@ def train(algorithm, ranks, options):
     given = dict(zip(options[::2], options[1::2], strict=True))
     seed, folder = int(given["--seed"]), Path(given["--run_dir"])
     say(folder)
+    if f"killed:{seed}" in todo:
+        sys.stdout.write("10/600K steps\n")
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
     if f"early:{seed}" in todo:
         sys.exit("no room for temporary files")
     state, message, code = "finished", "", 0

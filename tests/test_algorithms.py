@@ -10,6 +10,7 @@ from impala_ms.configuration import algorithms
 from impala_ms.errors import ConfigError
 from impala_ms.settings import NETWORK, section
 from tests.configs import a_run, another_algorithm, defaults, load, problem, write
+from tests.conftest import ROOT
 
 OWN = """VTRACE = {
     "power": Setting(2.0, "float", "", "> 0", "The power of the other."),
@@ -70,6 +71,10 @@ def test_an_unknown_algorithm_is_refused_with_the_nearest_and_all(other):
         trained("impala", "--algorithm", "othr")
     assert str(caught.value).startswith("unknown algorithm 'othr': did you mean other? allowed: ")
     assert "impala, other" in str(caught.value)
+    with pytest.raises(
+        ConfigError, match="unknown algorithm 'A2C': did you mean a3c --synchronous"
+    ):
+        algorithms.module_of("A2C")
     with pytest.raises(ConfigError, match=r"unknown algorithm 'zzz': allowed: .*impala, other"):
         trained("impala", "--algorithm", "zzz")
 
@@ -155,7 +160,7 @@ def test_a_section_that_is_a_plain_dict_is_refused(monkeypatch, tmp_path):
         (("automatic =", "by_itself ="), "config.py of loose lacks automatic"),
         (
             ('    "session": {', '    "sess": {'),
-            "algorithm_config of loose lacks the type of session",
+            "algorithm_config of loose lacks session",
         ),
         (('star_of_unrolls"', 'star"'), r"loose with N = 3: .* cannot be imported"),
         ((WIRING[0], "dict"), r"loose with N = 3: the wiring of loose: TypeError"),
@@ -244,3 +249,16 @@ def test_a_folder_that_is_broken_is_in_nobodys_way(monkeypatch, tmp_path, replac
     assert "gradients_dropped" in algorithms.columns()
     with pytest.raises((ConfigError, AttributeError)):
         algorithms.columns("broken")
+
+
+def test_a_ready_setting_of_another_algorithm_is_refused_unless_the_algorithm_was_given():
+    file = str(ROOT / "example" / "a3c" / "tmaze.yaml")
+    line = problem("--config", file)
+    assert line.endswith(
+        "tmaze.yaml: is a ready setting of a3c: add --algorithm a3c, or --algorithm impala if that "
+        "is meant"
+    )
+    for name in ("a3c", "impala"):
+        loaded = config.load(None, ["--config", file, "--algorithm", name], 3)
+        assert loaded.network_params["core"] == "lstm"
+    assert config.load("a3c", ["--config", file], 3).algorithm == "a3c"

@@ -235,7 +235,8 @@ def test_ctrl_c_ends_the_run_in_order_keeps_what_is_finished_and_resume_goes_on(
     assert [row["state"] for row in rows] == ["finished", "stopped", "finished"]
     said = capsys.readouterr().out
     assert "(75%)" not in said  # two of four were made
-    assert "stopped; go on with the 2 runs left: python -m impala_ms compare --resume out\n" in said
+    go_on = f"{sys.executable} -m impala_ms compare --resume out"
+    assert f"stopped; go on with the 2 runs left: {go_on}\n" in said
     monkeypatch.setenv("FAKE_TRAIN", "")
     assert compare.main(["--resume", "out"]) == 0
     assert started(here)[3:] == [f"{A}/seed_2", f"{B}/seed_2"]

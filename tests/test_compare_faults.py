@@ -124,7 +124,7 @@ class TestReport:
     def test_a_score_of_another_environment_is_refused(self, here, capsys):  # noqa: F811
         make_run(here / "runs" / "a", [1, 2])
         assert compare.main(["--report", "runs", "--score", "Acrobot-v1=1"]) == 2
-        assert "--score Acrobot-v1=…: the environments here are CartPole-v1" in (
+        assert "--score Acrobot-v1=1: Acrobot-v1 is not an environment of these runs" in (
             capsys.readouterr().err
         )
 
@@ -304,3 +304,19 @@ def test_rows_are_not_added_while_runs_with_other_defaults_are_missing(here, mon
     capsys.readouterr()
     assert compare.main([*WORDS, "--lr", "0.1"]) == 2
     assert capsys.readouterr().err.startswith("learner.gamma of impala_CartPole-v1_N-1 is 0.99 now")
+
+
+def test_a_run_that_was_killed_is_named_so(here, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("FAKE_TRAIN", "killed:1")
+    assert compare.main(WORDS) == 1
+    (row,) = read_csv(here / "out" / "runs.csv")
+    assert row["message"].startswith("it was killed by signal 9 (exit code -9, see out/runs/")
+
+
+def test_a_config_of_another_program_is_not_a_run(here, capsys):  # noqa: F811
+    make_run(here / "runs" / "a", [1, 2])
+    (here / "runs" / "model").mkdir()
+    (here / "runs" / "model" / "config.json").write_text('{"model_type": "bert"}')
+    assert runs.find(here / "runs") == [here / "runs" / "a"]
+    assert compare.main(["--report", "runs/model", "--output", "out"]) == 2
+    assert capsys.readouterr().err.startswith("runs/model is not a run folder, and holds none: ")

@@ -219,6 +219,7 @@ def test_a_console_that_knows_only_ascii_is_enough(monkeypatch):
         (["a", "--output", "nowhere/a.png"], "No such file or directory"),
         (["a", "--output", "a.what"], "a.what: a picture's name ends with .png, .svg, .pdf"),
         (["a", "--reference", "high"], "--reference high: it takes a number, or NAME=NUMBER"),
+        (["a", "--reference", "x=inf"], "--reference x=inf: it takes a number, or NAME=NUMBER"),
     ],
 )
 def test_mistakes_are_one_line(here, capsys, words, says):

@@ -233,8 +233,13 @@ class Hub:
         self.roster.hear(peer, now)
         if tag == HELLO:
             return self._take_hello(peer, data)
-        if tag == WORK and not self.take_work(peer, data):
-            return False
+        if tag == WORK:
+            try:
+                if not self.take_work(peer, data):
+                    return False
+            except RunError:
+                self.transport.release(peer)  # it was counted: it is not taken again at the end
+                raise
         if tag == EVALUATION:
             version, flat, returns = unpack_weights(data, self._weights_size)
             self.evaluations.append((version, flat.copy(), returns))

@@ -129,12 +129,14 @@ def _state(ended: Ended, stopped: bool, run: Run) -> tuple[str, str]:
         return runs.STOPPED, ""
     if ended.at_limit and not failed:
         return runs.LIMIT, ""
-    said = _last_word(log_of(run).read_text("utf-8", "replace"))
+    said = _why(ended, log_of(run).read_text("utf-8", "replace"))
     return runs.FAILED, f"{said} (exit code {ended.code}, see {log_of(run)})"
 
 
-def _last_word(text: str) -> str:
-    """The last line of what a process printed, or the last that says why it failed."""
+def _why(ended: Ended, text: str) -> str:
+    """Why a process failed: by a signal, else as the last line says that it printed."""
+    if ended.code < 0:
+        return f"it was killed by signal {-ended.code}"
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     said = [line for line in lines if line.startswith("failed: ")] or lines or ["no word"]
     return said[-1].removeprefix("failed: ")
@@ -167,7 +169,7 @@ def _evaluate(
         said = log.read().decode("utf-8", "replace")
     if ended.code == 0:
         return output.getvalue().decode("utf-8", "replace"), ""
-    return "", f"its evaluation failed: {_last_word(said)} (see {log_of(run)})"
+    return "", f"its evaluation failed: {_why(ended, said)} (see {log_of(run)})"
 
 
 def _keep(run: Run, printed: str) -> str:

@@ -82,7 +82,9 @@ def find(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder")
-    found = {file.parent for name in ("metrics.csv", "config.json") for file in folder.rglob(name)}
+    # Programs of all kinds have a config.json; in a run folder meta.json is beside it.
+    of_runs = (file for file in folder.rglob("meta.json") if file.with_name("config.json").exists())
+    found = {file.parent for file in (*folder.rglob("metrics.csv"), *of_runs)}
     if not found:
         raise RunError(f"{folder} is not a run folder, and holds none: there is no metrics.csv")
     return sorted(found, key=lambda path: _natural(str(path)))

@@ -53,8 +53,8 @@ class Algorithm:
         if missing := [key for key in NEEDED if key not in defined]:
             raise ConfigError(f"config.py of {name} lacks {', '.join(missing)}")
         self.parts: Mapping[str, Mapping[str, Any]] = defined["algorithm_config"]
-        if missing := [part for part in PARTS if "type" not in (self.parts.get(part) or ())]:
-            raise ConfigError(f"algorithm_config of {name} lacks the type of {', '.join(missing)}")
+        if missing := [part for part in PARTS if part not in self.parts]:
+            raise ConfigError(f"algorithm_config of {name} lacks {', '.join(missing)}")
         self.sections = {part: section_of(values, defined) for part, values in self.parts.items()}
         self.keys = dict(_keys(defined, self.parts))
         self.options = _options(self.keys)
@@ -77,8 +77,8 @@ class Algorithm:
         if len(places) != max(ranks, 2) or serves != served or not places[0].hub_of:
             raise ConfigError(
                 f"the wiring of {self.name} does not fit N = {ranks}: it gives a Place for each "
-                "rank (two for N = 1), rank 0 has hub_of, and each rank in a hub_of has its hub in "
-                "spoke_of"
+                "rank (two for N = 1), rank 0 has hub_of, and a rank in a hub_of has that hub in "
+                "its spoke_of"
             )
         return places
 
@@ -145,13 +145,22 @@ def module_of(name: str) -> Any:
         ConfigError: If there is no such algorithm, or its config.py fails.
     """
     if name not in names():
-        near = closest(name.lower(), names())
+        near = _also(name.lower()) or closest(name.lower(), names())
         meant = f"did you mean {near}? " if near else ""
         raise ConfigError(f"unknown algorithm {name!r}: {meant}allowed: {', '.join(names())}")
     try:
         return importlib.import_module(f"impala_ms.algorithm.{name}.config")
     except BaseException as error:  # users edit this file
         raise ConfigError(f"config.py of {name}: {describe(error)}") from error
+
+
+def _also(name: str) -> str:
+    """How a system is started that is an algorithm with other settings: ``also`` of config.py."""
+    for other in names():
+        with contextlib.suppress(ConfigError):
+            if found := dict(getattr(module_of(other), "also", ())).get(name):
+                return str(found)
+    return ""
 
 
 def others_with(name: str, key: str) -> list[str]:

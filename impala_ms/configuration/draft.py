@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from impala_ms.cluster.topology import acting, roles
+from impala_ms.cluster.topology import Place, acting, roles
 from impala_ms.configuration import algorithms
 from impala_ms.configuration.algorithms import Algorithm
 from impala_ms.configuration.command_line import Option
@@ -116,6 +116,15 @@ class Draft:
             if self.values.get(path) == self.values.get(followed):  # nobody has edited it
                 self.values[path] = None
 
+    def derive_again(self, places: Sequence[Place]) -> None:
+        """Let values follow from others and the ranks where they did so in the run resumed."""
+        defaults = Draft(self.algorithm.name).values
+        unknown = {path: None for path, value in defaults.items() if value is None}
+        derived = self.algorithm.derive(Values(self.values | unknown, places))
+        for path in unknown.keys() & derived.keys():
+            if self.values.get(path) == derived[path]:
+                self.values[path] = None
+
     def _entries(self, name: str, entries: Any, origin: str) -> Iterable[tuple[str, Any]]:
         if isinstance(entries, Mapping):
             return [(str(key), value) for key, value in entries.items()]
@@ -161,6 +170,18 @@ class Draft:
             self.problems.append(f"--config {file}: {error}")
         except BaseException as error:  # a .py file is run and may raise anything
             self.problems.append(f"--config {file}: {describe(error)}")
+
+    def of_others(self, files: Sequence[str]) -> list[str]:
+        """Refuse ready settings of another algorithm, where nobody has said which is meant."""
+        examples, here, problems = self.algorithm.examples().parent, self.algorithm.name, []
+        for file in files:
+            folder = Path(file).resolve().parent
+            if folder.parent == examples.resolve() and folder.name != here:
+                problems.append(
+                    f"--config {file}: is a ready setting of {folder.name}: add --algorithm "
+                    f"{folder.name}, or --algorithm {here} if that is meant"
+                )
+        return problems
 
     def fill_eval_env(self) -> None:
         """Give the evaluation environment what it is to take from the collecting one."""

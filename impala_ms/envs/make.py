@@ -239,5 +239,5 @@ def _vector_entry(id: str, spec: Any, num_envs: int, settings: dict[str, Any]) -
             f"the vector_entry_point of {id} resets by {autoreset}, but only NEXT_STEP is "
             "supported: set vectorization to sync"
         )
-    _log.info("%s: stepped by its own vector program, which uses the first seed alone", id)
+    _log.info("%s: stepped by its own vectorised version, which takes only the first seed", id)
     return external.GymnasiumVectorEnvironment(id, envs, **settings)

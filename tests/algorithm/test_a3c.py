@@ -1,9 +1,12 @@
 """What A3C's configuration refuses, and what follows from the number of workers."""
 
+from pathlib import Path
+
 import pytest
 
-from impala_ms import config
+from impala_ms import config, run_dir
 from impala_ms.errors import ConfigError
+from tests.configs import STARTED, release, write
 
 
 def load(*words, ranks=3):
@@ -42,3 +45,40 @@ def test_what_no_run_can_do_is_refused_in_one_line(words, ranks, says):
     assert says in line
     assert line.startswith(("trainer.gradients_per_update = ", "network.normalize_observations = "))
     assert "\n" not in line
+
+
+@pytest.fixture
+def synchronous(tmp_path):
+    """A synchronous run of two workers."""
+    words = ["--synchronous", "true", "--run_dir", str(tmp_path / "run")]
+    made = run_dir.prepare_run_dir(load(*words), started=STARTED)
+    write(made / "checkpoints" / "1.ckpt", "weights")
+    release(made)
+    return str(made)
+
+
+def test_a_run_of_several_workers_is_evaluated(synchronous, tmp_path):
+    assert config.of_run(Path(synchronous)).trainer_params["gradients_per_update"] == 2
+    words = ["--gradients_per_update", "2", "--run_dir", str(tmp_path / "two")]
+    made = run_dir.prepare_run_dir(load(*words), started=STARTED)
+    release(made)
+    assert config.of_run(made).actors == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks", "gradients"),
+    [([], 4, 3), ([], 1, 1), (["--synchronous", "false"], 4, 1)],
+)
+def test_gradients_follow_the_ranks_of_a_resumed_run(synchronous, words, ranks, gradients):
+    resumed = load("--resume", synchronous, *words, ranks=ranks)
+    assert resumed.trainer_params["gradients_per_update"] == gradients
+
+
+def test_gradients_that_were_given_are_kept_by_a_resumed_run(tmp_path):
+    words = ["--gradients_per_update", "2", "--run_dir", str(tmp_path / "run")]
+    made = run_dir.prepare_run_dir(load(*words), started=STARTED)
+    write(made / "checkpoints" / "1.ckpt", "weights")
+    release(made)
+    assert load("--resume", str(made), ranks=4).trainer_params["gradients_per_update"] == 2
+    with pytest.raises(ConfigError, match="must be at most 1, the number of workers"):
+        load("--resume", str(made), ranks=2)

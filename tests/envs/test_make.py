@@ -40,7 +40,7 @@ class TestNativeCartPole(EnvironmentContract):
         caplog.set_level(logging.INFO)
         self.make(2, [0, 1])
         (line,) = caplog.messages
-        assert line.startswith("CartPole-v1: stepped by its own vector program")
+        assert line.startswith("CartPole-v1: stepped by its own vectorised version")
 
     def test_vectorised_program_uses_only_the_first_seed(self):
         raw = CartPoleVectorEnv(num_envs=2)

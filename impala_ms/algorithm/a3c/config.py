@@ -14,6 +14,7 @@ from impala_ms.configuration.values import Setting
 from impala_ms.metrics.columns import ACTOR_CRITIC
 from impala_ms.settings import section
 
+also = (("a2c", "a3c --synchronous true"),)  # systems that are this one with other settings
 wiring = "impala_ms.cluster.topology:star_of_gradients"  # 1 server, N - 1 workers
 work = "impala_ms.roles.gradients:Gradients"
 
