@@ -313,6 +313,8 @@ def test_resume_with_other_defaults_is_refused(here, capsys):
         (["impala", "--ranks", "0"], "--ranks 0: it takes whole numbers of 1 or more"),
         (["impala", "--seeds", "1,3,1"], "1 stands twice in --seeds: give it once"),
         (["impala", "--seeds", "5-1"], "--seeds 5-1: a range goes up, such as 1-5"),
+        (["impala", "--seeds", "1,2-"], "--seeds 1,2-: they are given as 1-5 or 1,3,7"),
+        (["impala", "--seeds", "1,,2"], "--seeds 1,,2: they are given as 1-5 or 1,3,7"),
         (["impala", "--seeds", "one"], "--seeds one: it takes whole numbers of 0 or more"),
         (["impala", "--seeds", "1-20000"], "--seeds 1-20000: a comparison has 10,000 runs at most"),
         (

@@ -211,6 +211,8 @@ def _seeds(words: Sequence[str]) -> tuple[int, ...]:
     seeds: list[int] = []
     for part in ",".join(words).split(","):
         first, dash, last = part.partition("-")
+        if not first or (dash and not last):
+            raise UsageError(f"--seeds {','.join(words)}: they are given as 1-5 or 1,3,7")
         low = _whole("--seeds", first, 0)
         high = _whole("--seeds", last, 0) if dash else low
         if high < low:

@@ -52,7 +52,7 @@ def synchronous(tmp_path):
     """A synchronous run of two workers."""
     words = ["--synchronous", "true", "--run_dir", str(tmp_path / "run")]
     made = run_dir.prepare_run_dir(load(*words), started=STARTED)
-    write(made / "checkpoints" / "1.ckpt", "weights")
+    write(made / "checkpoints" / "update_1.ckpt", "weights")
     release(made)
     return str(made)
 
@@ -77,7 +77,7 @@ def test_gradients_follow_the_ranks_of_a_resumed_run(synchronous, words, ranks, 
 def test_gradients_that_were_given_are_kept_by_a_resumed_run(tmp_path):
     words = ["--gradients_per_update", "2", "--run_dir", str(tmp_path / "run")]
     made = run_dir.prepare_run_dir(load(*words), started=STARTED)
-    write(made / "checkpoints" / "1.ckpt", "weights")
+    write(made / "checkpoints" / "update_1.ckpt", "weights")
     release(made)
     assert load("--resume", str(made), ranks=4).trainer_params["gradients_per_update"] == 2
     with pytest.raises(ConfigError, match="must be at most 1, the number of workers"):
