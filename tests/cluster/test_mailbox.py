@@ -46,7 +46,7 @@ def test_weights_of_each_hub_reach_the_spoke_under_it():
     rank.pump()
     weights = [spoke.turn()[0] for spoke in rank.spokes]
     assert [one.version for one in weights] == [7, 8]
-    assert [flat.tolist() for _, flat in weights] == [[7.0] * WEIGHTS_SIZE, [8.0] * WEIGHTS_SIZE]
+    assert [one.flat.tolist() for one in weights] == [[7.0] * WEIGHTS_SIZE, [8.0] * WEIGHTS_SIZE]
 
 
 def test_work_reaches_only_the_hub_that_it_is_sent_to():
