@@ -99,7 +99,7 @@ algorithm_config = {
 # What a setting that is None stands for, by the kind of environment. Any other value is yours.
 # network.torso depends on the observations, which are known later.
 automatic = {
-    "other": {
+    "other": {  # not tuned yet
         "collect_env.frame_stack": 1,
         "learner.reward_clip": "none",
         "learner.reward_scale": 1.0,

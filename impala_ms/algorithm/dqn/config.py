@@ -73,14 +73,14 @@ algorithm_config = {
 # What a setting that is None stands for, by the kind of environment. Any other value is yours.
 # network.torso depends on the observations, which are known later.
 automatic = {
-    "other": {
+    "other": {  # not tuned yet: CartPole-v1 is not solved with these
         "collect_env.frame_stack": 1,
         "policy.epsilon_end": 0.04,
         "policy.epsilon_steps": 8_000,
         "learner.reward_clip": "none",
         "learner.reward_scale": 1.0,
-        "learner.lr": 0.0023,
-        "learner.target_period": 128,
+        "learner.lr": 0.0005,
+        "learner.target_period": 500,
         "trainer.unroll_length": 4,
         "trainer.total_env_steps": 100_000,
         "trainer.batch_size": 64,
