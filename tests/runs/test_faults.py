@@ -313,7 +313,8 @@ class TestOneRank:
         assert_failed(run, 2, "ValueError: the wheel came off at step 37")
         text = last_traceback(run.log(2))
         assert "\nValueError: the wheel came off\nat step 37\nin step " in text
-        assert re.search(r"^in step \d+ of its episode, environment \d of [48] ", text, re.MULTILINE)
+        where = r"^in step \d+ of its episode, environment \d of [48] "
+        assert re.search(where, text, re.MULTILINE)
 
     @MODES
     def test_sys_exit_in_a_step_ends_the_run(self, start, options):
