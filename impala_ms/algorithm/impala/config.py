@@ -79,7 +79,7 @@ REPLAY = {
         "float",
         "",
         "[0, 1)",
-        "f: this part of what an update learns from is replayed. Beside S new unrolls a batch has "
+        "This part, f, of what an update learns from is replayed. Beside S new unrolls a batch has "
         "R = S f / (1 - f) unrolls of earlier trajectories, a whole number.",
     ),
     "replay_trajectories": Setting(
