@@ -40,11 +40,25 @@ def frame_rows(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int32]:
         to ``[S * (T+k) * E, ...]``, the oldest frame of each stack first.
     """
     unrolls, rows, envs = first.shape
-    row = np.arange(rows)[:, None]
-    # the oldest frame that a stack may hold: the first of its episode, if it began in this unroll
-    begun = np.where(first, row + frame_stack - 1, 0)
-    begun = np.maximum.accumulate(begun, 1)[..., None]
-    frames = np.maximum(row[..., None] + np.arange(frame_stack), begun)
+    row = np.arange(rows)[:, None, None]
+    oldest = oldest_frames(first, frame_stack)[..., None]
+    frames = np.maximum(row + np.arange(frame_stack), oldest)
     unroll = np.arange(unrolls)[:, None, None, None] * (rows + frame_stack - 1)
     numbers: NDArray[Any] = (unroll + frames) * envs + np.arange(envs)[:, None]
     return numbers.astype(np.int32)
+
+
+def oldest_frames(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int64]:
+    """The oldest frame that the stack of each row may hold: the first of its episode.
+
+    Args:
+        first: ``[..., T+1, E]``, whether an episode begins at the row.
+        frame_stack: k.
+
+    Returns:
+        ``[..., T+1, E]``: row numbers in the frames ``[T+k, E, ...]``; 0 if the episode began
+        before the unroll.
+    """
+    rows = np.arange(first.shape[-2])[:, None] + frame_stack - 1
+    oldest: NDArray[np.int64] = np.maximum.accumulate(np.where(first, rows, 0), -2)
+    return oldest

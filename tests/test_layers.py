@@ -37,7 +37,7 @@ ALLOWED = {
     "store": (set(), set()),
     "trajectory": ({"numpy"}, {"finite", "store"}),
     "memory": (set(), {"errors"}),
-    "replay": ({"numpy"}, {"memory", "store", "trajectory"}),
+    "replay": ({"numpy"}, {"frames", "memory", "store", "trajectory"}),
     "metrics": ({"numpy", "tensorboardX"}, set()),
     "comm": ({"numpy"}, set()),
     "cluster": ({"numpy"}, {"comm", "errors", "trajectory"}),

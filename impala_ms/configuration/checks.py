@@ -136,6 +136,19 @@ def replay_that_can_be_used(values: Values) -> list[str]:
     return problems
 
 
+def size_of_a_replay(values: Values) -> list[str]:
+    """The sizes of the replay in a line."""
+    batch, ratio = values["trainer.batch_size"], values["trainer.replay_ratio"]
+    start, capacity = values["trainer.replay_start"], values["trainer.replay_capacity"]
+    rate = "as often as the learner can"
+    if ratio is not None:
+        rate = f"for every {batch / ratio:g} decisions"
+    return [
+        f"the replay keeps {capacity:,} decisions; from {start:,} on, an update of {batch} "
+        f"transitions {rate}"
+    ]
+
+
 def _batch(values: Values) -> tuple[int, int]:
     """B and E; where one of them is wrong in itself, a pair that fits."""
     batch, envs = values.get("trainer.batch_size"), values.get("collect_env.num_envs")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from impala_ms.frames import oldest_frames
 from impala_ms.memory import in_words
 from impala_ms.replay.limiter import RateLimiter
 from impala_ms.replay.n_step import n_step
@@ -266,18 +267,3 @@ def ring_bytes(layout: TrajectorySpec, capacity: int) -> int:
     """Memory of a full ring for so many decisions."""
     sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in kept_fields(layout).values()]
     return unrolls_kept(layout, capacity) * sum(sizes)
-
-
-def oldest_frames(first: NDArray[np.bool_], frame_stack: int) -> NDArray[np.int16]:
-    """The oldest frame that the stack of each row may hold: the first of its episode.
-
-    Args:
-        first: ``[T+1, E]``, whether an episode begins at the row.
-        frame_stack: k.
-
-    Returns:
-        ``[T+1, E]``: row numbers in the frames ``[T+k, E, ...]``; 0 if the episode began before.
-    """
-    rows = np.arange(len(first))[:, None] + frame_stack - 1
-    oldest: NDArray[np.int16] = np.maximum.accumulate(np.where(first, rows, 0), 0).astype(np.int16)
-    return oldest

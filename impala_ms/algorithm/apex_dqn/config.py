@@ -7,7 +7,11 @@ each key means, and its default. To change a default here, give it by name:
 """
 
 from impala_ms import settings
-from impala_ms.configuration.checks import one_learner, replay_that_can_be_used
+from impala_ms.configuration.checks import (
+    one_learner,
+    replay_that_can_be_used,
+    size_of_a_replay,
+)
 from impala_ms.configuration.values import Setting
 from impala_ms.metrics.columns import Q_LEARNING
 from impala_ms.settings import section
@@ -137,14 +141,4 @@ def check(values):
     return [*one_learner(values), *replay_that_can_be_used(values)]
 
 
-def sizes(values):
-    """The sizes of the replay in a line."""
-    batch, ratio = values["trainer.batch_size"], values["trainer.replay_ratio"]
-    start, capacity = values["trainer.replay_start"], values["trainer.replay_capacity"]
-    rate = "as often as the learner can"
-    if ratio is not None:
-        rate = f"for every {batch / ratio:g} decisions"
-    return [
-        f"the replay keeps {capacity:,} decisions; from {start:,} on, an update of {batch} "
-        f"transitions {rate}"
-    ]
+sizes = size_of_a_replay  # said at the start
