@@ -68,11 +68,33 @@ _actor = importlib.import_module("mindspore_rl.agent.actor")
 _learner = importlib.import_module("mindspore_rl.agent.learner")
 _trainer = importlib.import_module("mindspore_rl.agent.trainer")
 _session = importlib.import_module("mindspore_rl.core.session")
+_Cell = importlib.import_module("mindspore.nn").Cell
 COLLECT, EVAL = _trainer.COLLECT, _trainer.EVAL
-Learner = _learner.Learner
 
 
-class Actor(_actor.Actor):
+class _OftenCalled:
+    """A Cell that is called very often.
+
+    At each call MindSpore sets the phase of the compiled code in all inner cells, which takes
+    longer than the rest of a call. Here they keep it while it is the same.
+    """
+
+    @property
+    def compile_phase(self):
+        """Name of the compiled code."""
+        return self._compile_phase
+
+    @compile_phase.setter
+    def compile_phase(self, value):
+        if value != self._compile_phase:
+            _Cell.compile_phase.fset(self, value)
+
+
+class Learner(_OftenCalled, _learner.Learner):
+    """MindSpore RL's learner."""
+
+
+class Actor(_OftenCalled, _actor.Actor):
     """MindSpore RL's actor; a subclass has the methods ``play`` and ``choose``."""
 
     def act(self, phase, params):

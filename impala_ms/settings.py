@@ -274,7 +274,7 @@ REWARDS = {
 Q_LEARNING = {
     "n_step": Setting(
         1,
-        "int",
+        "int | None",
         "steps",
         ">= 1",
         "n: a return sums so many rewards, where the episode and the unroll are long enough.",

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from impala_ms import compat
+from impala_ms import compat, device
 
 
 def run(code):
@@ -56,6 +56,44 @@ def test_agents_and_roles_derive_from_the_base_classes():
     assert issubclass(learning.LearnerTrainer, compat.Trainer)
     assert issubclass(acting.ActorTrainer, compat.Trainer)
     assert issubclass(session.RoleSession, compat.Session)
+
+
+@pytest.mark.parametrize("base", [compat.Actor, compat.Learner])
+def test_inner_cells_follow_the_phase_of_an_agent_only_when_it_changes(base):
+    import mindspore as ms
+    from mindspore import nn
+
+    device.use("CPU", 1)
+    set_phases = []
+
+    class Inner(nn.Cell):
+        @property
+        def compile_phase(self):
+            return self._compile_phase
+
+        @compile_phase.setter
+        def compile_phase(self, value):
+            set_phases.append(value)
+            nn.Cell.compile_phase.fset(self, value)
+
+        def construct(self, x):
+            return x + 1.0
+
+    class Agent(base):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def construct(self, x):
+            return self.inner(x)
+
+    agent, phases = Agent(), []
+    for rows in (2, 2, 3, 3, 2):
+        assert agent(ms.Tensor([1.0] * rows)).asnumpy().tolist() == [2.0] * rows
+        assert agent.inner.compile_phase == agent.compile_phase
+        phases.append(agent.compile_phase)
+    assert phases[0] == phases[1] == phases[4] != phases[2] == phases[3]
+    assert set_phases == [phases[0], phases[2], phases[0]]
 
 
 @pytest.mark.parametrize("name", compat.GONE_OPERATORS)
