@@ -301,6 +301,14 @@ Q_LEARNING = {
         "> 0",
         "The derivative of half the squared TD error is clipped to this. None does not clip.",
     ),
+    "updates_per_call": Setting(
+        None,
+        "int | None",
+        "updates",
+        ">= 1",
+        "So many updates are made in one call of compiled code, which is quicker if the network is "
+        "small. Their batches are drawn before the first of them.",
+    ),
 }
 
 ACTOR_CRITIC = {

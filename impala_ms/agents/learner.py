@@ -40,6 +40,7 @@ class GradientLearner(compat.Learner):
 
     statistics = ("loss_total",)
     gives_errors = False  # whether its step also gives the TD error of each row
+    updates_per_call = 1  # so many equal parts of a batch are learned from, one after the other
     columns: ClassVar[dict] = {}
 
     def __init__(self, policy, params, total_env_steps):
@@ -145,18 +146,22 @@ class GradientLearner(compat.Learner):
             env_steps: Environment steps learned from so far, for the schedule.
 
         Returns:
-            ``{name: float}`` with ``statistics``, ``gradient_norm`` and ``learning_rate``; and
-            ``applied``: False if loss or gradient was not finite. A learner of transitions also
-            gives ``errors``, ``[B]``.
+            ``{name: float}`` with ``statistics``, ``gradient_norm`` and ``learning_rate``, means
+            over the updates that were applied; and ``applied``, how many of ``updates_per_call``
+            these are: the others had a loss or gradient that was not finite. A learner of
+            transitions also gives ``errors``, ``[B]``.
         """
         lr = self.learning_rate(env_steps)
         values = self(*self.scalars(lr, experience), *self.tensors(experience)).asnumpy()
-        rows = len(experience["returns"]) if self.gives_errors else 0
-        check_statistics(self, len(values) - rows - 2)
-        names = (*self.statistics, "gradient_norm", "applied")
-        found = dict(zip(names, values[: len(names)].tolist(), strict=True))
-        found |= {"applied": bool(found["applied"]), "learning_rate": lr}
-        return found | {"errors": values[len(names) :]} if len(values) > len(names) else found
+        values = values.reshape(self.updates_per_call, -1)
+        names = (*self.statistics, "gradient_norm")
+        rows = len(experience["returns"]) // len(values) if self.gives_errors else 0
+        check_statistics(self, values.shape[1] - rows - 2)
+        applied = values[:, len(names)] > 0.0
+        means = values[applied if applied.any() else ~applied, : len(names)].mean(0)
+        found = dict(zip(names, means.tolist(), strict=True))
+        found |= {"applied": int(applied.sum()), "learning_rate": lr}
+        return found | {"errors": values[:, len(names) + 1 :].ravel()} if rows else found
 
     def scalars(self, lr, batch):
         """The first arguments of ``construct``: learning rate, and which unrolls are new."""

@@ -35,7 +35,7 @@ class QLearner(GradientLearner):
         """Make the target network."""
         super().__init__(policy, params, total_env_steps)
         self.double, self.period = params["double"], params["target_period"]
-        self.error_clip = params["error_clip"]
+        self.error_clip, self.updates_per_call = params["error_clip"], params["updates_per_call"]
         self.target = policy.twin()
         for parameter in self.target.get_parameters():
             parameter.name = f"target.{parameter.name}"
@@ -86,12 +86,28 @@ class QLearner(GradientLearner):
         return best_value(values, chosen, mask, self.distribution)
 
     def construct(self, lr, new, *tensors):
-        """Make one update; if loss or gradient is not finite, the weights do not change.
+        """Make ``updates_per_call`` updates.
 
         Args:
             lr: Scalar float32.
             new: Not used.
             *tensors: Those of ``tensors``.
+
+        Returns:
+            The results of ``make_update``, one after the other.
+        """
+        each = len(tensors) // self.updates_per_call
+        made = ()
+        for update in range(self.updates_per_call):
+            made += (self.make_update(lr, tensors[update * each : (update + 1) * each]),)
+        return ops.concat(made)
+
+    def make_update(self, lr, tensors):
+        """Make one update; if loss or gradient is not finite, the weights do not change.
+
+        Args:
+            lr: Scalar float32.
+            tensors: Those of one part of a batch, with B rows.
 
         Returns:
             ``[K + 2 + B]`` float32: statistics, norm of the gradient, whether it was applied, then
@@ -110,12 +126,14 @@ class QLearner(GradientLearner):
         return ops.concat((described, ops.abs(numbers[-1])))
 
     def tensors(self, batch):
-        """The batch as tensors that may share its memory, in the order for ``arguments``."""
-        arrays = [*self.prepared(batch, ""), *self.prepared(batch, "next_")]
-        arrays += [batch[name] for name in FIELDS]
-        if "next_action_mask" in batch:
-            arrays.append(batch["next_action_mask"])
-        return [ms.Tensor.from_numpy(array) for array in arrays]
+        """The parts of a batch as tensors that may share its memory, each for ``arguments``."""
+        names = [name for name in (*FIELDS, "next_action_mask") if name in batch]
+        whole = [*self.prepared(batch, ""), *self.prepared(batch, "next_")]
+        whole += [batch[name] for name in names]
+        rows = len(batch["returns"]) // self.updates_per_call
+        starts = range(0, rows * self.updates_per_call, rows)
+        parts = [array[start : start + rows] for start in starts for array in whole]
+        return [ms.Tensor.from_numpy(array) for array in parts]
 
     def prepared(self, batch, prefix):
         """The parts of the observations as the policy wants them."""

@@ -61,8 +61,9 @@ class Recorder:
             "episodes": self.episodes.count
         }
 
-    def add_update(
+    def add_updates(
         self,
+        made: int,
         statistics: Mapping[str, float],
         lags: NDArray[np.int64],
         actor_waits: NDArray[np.float32],
@@ -70,26 +71,27 @@ class Recorder:
         learned: int | None = None,
         keeps: bool = False,
     ) -> None:
-        """Count one update.
+        """Count the updates of one call of the learner.
 
         Args:
-            statistics: Numbers of the update by column name; and ``applied``, whether the weights
-                were changed.
+            made: How many it made.
+            statistics: Means over those that were applied, by column name; and ``applied``, how
+                many of them changed the weights.
             lags: ``[S]`` policy lag of each new unroll, in updates.
             actor_waits: ``[S]`` share of time that the actor of each of them waited.
-            new: Valid rows that have come since the last update.
+            new: Valid rows that have come since the last call.
             learned: Rows that were learned from; None: the new ones.
-            keeps: Whether new rows are kept, to be learned from later, if the update was skipped.
+            keeps: Whether new rows are kept, to be learned from later, if no update was applied.
         """
-        if statistics["applied"]:
-            self.updates += 1
+        applied = int(statistics["applied"])
+        self.updates += applied
+        self.updates_skipped += made - applied
+        if applied:
             self.rows_learned += new if learned is None else learned
             for name, value in statistics.items():
                 if name != "applied":
                     self._means.setdefault(name, MeanMax()).add(value)
-        else:
-            self.updates_skipped += 1
-        if statistics["applied"] or keeps:
+        if applied or keeps:
             self.env_steps += new
         else:
             self.env_steps_dropped += new

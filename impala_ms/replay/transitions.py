@@ -35,6 +35,7 @@ class TransitionReplay(Store):
         layout: ``TrajectorySpec`` of the unrolls.
         capacity: Decisions; as many whole unrolls are kept as fit.
         batch_size: Transitions in a batch.
+        draws: A batch is drawn in so many equal parts, each as if it were a batch.
         n: A return has so many steps, where the episode and the unroll are long enough.
         gamma: Discount of one step.
         rewards: How rewards are clipped and scaled.
@@ -54,6 +55,7 @@ class TransitionReplay(Store):
         *,
         capacity: int,
         batch_size: int,
+        draws: int = 1,
         n: int,
         gamma: float,
         rewards: Rewards,
@@ -61,7 +63,7 @@ class TransitionReplay(Store):
         limiter: RateLimiter,
     ) -> None:
         """Reserve the memory; it is used as the ring fills."""
-        self.layout, self.batch_size = layout, batch_size
+        self.layout, self.batch_size, self.draws = layout, batch_size, draws
         self.sampler, self.limiter = sampler, limiter
         self.n, self.gamma, self.rewards = n, gamma, rewards
         self.kept = unrolls_kept(layout, capacity)
@@ -130,8 +132,7 @@ class TransitionReplay(Store):
         with self._changed:
             if not self._changed.wait_for(self.is_due, timeout_s):
                 return None
-            slots, weights = self.sampler.draw(self.batch_size)
-            self._batch["weights"][...] = weights
+            slots = self._draw()
             self._copy(slots)
             self._drawn = slots, self._generations[slots // self._unroll_rows]
             self.limiter.learned += self.batch_size
@@ -194,6 +195,13 @@ class TransitionReplay(Store):
     def example(self) -> Batch:
         """A batch of zeros, to compile with."""
         return self._empty_batch()
+
+    def _draw(self) -> NDArray[np.int64]:
+        """Draw the slots of a batch, and set its weights."""
+        parts = [self.sampler.draw(self.batch_size // self.draws) for _ in range(self.draws)]
+        slots, weights = zip(*parts, strict=True)
+        np.concatenate(weights, out=self._batch["weights"])
+        return np.concatenate(slots)
 
     def _copy(self, slots: NDArray[np.int64]) -> None:
         """Copy these slots into the batch."""

@@ -97,14 +97,16 @@ class Learning:
         statistics = self.learner.learn(batch, self.recorder.env_steps)
         errors = statistics.pop("errors", None)
         new, learned = self.store.rows(batch)
+        made = self.learner.updates_per_call
+        learned = learned * statistics["applied"] // made
         if statistics["applied"]:
             learned += self.learn_again(batch)
         lags, waits = self.version - batch["behaviour_version"], batch["wait_fraction"]
         described = statistics | self.store.columns()
-        self.recorder.add_update(described, lags, waits, new, learned, self.store.keeps)
+        self.recorder.add_updates(made, described, lags, waits, new, learned, self.store.keeps)
         self.store.give_back(batch, errors)
-        self.version += 1
-        self.check_skips(statistics)
+        self.version += made
+        self.check_skips(made, statistics)
         return statistics["loss_total"]
 
     def learn_again(self, batch):
@@ -120,13 +122,14 @@ class Learning:
                 rows += self.store.layout.valid_rows(again)
         return rows
 
-    def check_skips(self, statistics):
+    def check_skips(self, made, statistics):
         """End the run if too many updates in a row were skipped."""
-        self.skipped_in_a_row = 0 if statistics["applied"] else self.skipped_in_a_row + 1
-        if self.skipped_in_a_row == SKIPS_IN_A_ROW:
+        self.skipped_in_a_row = 0 if statistics["applied"] else self.skipped_in_a_row + made
+        if self.skipped_in_a_row >= SKIPS_IN_A_ROW:
             raise RunError(
-                f"loss or gradient was not finite in {SKIPS_IN_A_ROW} updates in a row (loss "
-                f"{statistics['loss_total']:g}, gradient norm {statistics['gradient_norm']:g}): "
+                f"loss or gradient was not finite in {self.skipped_in_a_row} updates in a row "
+                f"(loss {statistics['loss_total']:g}, gradient norm "
+                f"{statistics['gradient_norm']:g}): "
                 "try a smaller lr or a reward_clip"
             )
 

@@ -71,7 +71,8 @@ class ReplayedUnrolls(Unrolls):
         sampler = (
             Prioritized(capacity, rng, **exponents) if self.prioritized else Uniform(capacity, rng)
         )
-        batch, ratio = params["batch_size"], params["replay_ratio"]
+        draws = self.config.learner_params["updates_per_call"]
+        batch, ratio = params["batch_size"] * draws, params["replay_ratio"]
         unroll = layout.unroll_length * layout.num_envs
         if ratio is None and self.config.ranks == 1:
             ratio = batch / unroll
@@ -81,6 +82,7 @@ class ReplayedUnrolls(Unrolls):
             layout,
             capacity=capacity,
             batch_size=batch,
+            draws=draws,
             n=self.n,
             gamma=self.gamma,
             rewards=self.rewards,

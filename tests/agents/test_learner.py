@@ -366,7 +366,7 @@ class TestWeights:
             for batch in batches:
                 statistics = learner.learn(batch, recorder.env_steps)
                 steps = int((~batch["first"][:, 1:]).sum())
-                recorder.add_update(statistics, np.zeros(2), np.zeros(2), steps)
+                recorder.add_updates(1, statistics, np.zeros(2), np.zeros(2), steps)
 
         def make():
             return VTraceLearner(

@@ -16,7 +16,7 @@ from impala_ms.replay.rewards import Rewards
 from tests.compiled import eager
 from tests.fakes import box
 
-PARAMS = config.load("dqn", [], 2).learner_params
+PARAMS = config.load("dqn", [], 2).learner_params | {"updates_per_call": 1}
 
 
 class Table(nn.Cell):
@@ -123,6 +123,61 @@ class TestLoss:
         assert not found["applied"]
         after = {name: values.tobytes() for name, values in learner.named_parameters().items()}
         assert after == before
+
+
+def parts_of(number, rng, rows=5):
+    """So many random batches of the same size."""
+    return [
+        batch_of(
+            *rng.normal(size=(2, rows, 3)),
+            rng.integers(4, size=rows),
+            rng.normal(size=rows),
+            rng.random(rows),
+            rng.random(rows),
+            rng.random((rows, 4)) < 0.6,
+        )
+        for _ in range(number)
+    ]
+
+
+def in_one(batches):
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+class TestUpdatesPerCall:
+    def test_several_updates_in_a_call_are_those_of_single_calls(self):
+        rng = np.random.default_rng(6)
+        weight, parts = rng.normal(size=(3, 4)), parts_of(6, rng)
+        one, three = (
+            make_learner(weight, {"updates_per_call": number, "target_period": 4})
+            for number in (1, 3)
+        )
+        single = [one.learn(part) for part in parts]
+        for call in range(2):
+            these = slice(3 * call, 3 * call + 3)
+            found = three.learn(in_one(parts[these]))
+            assert found["applied"] == 3
+            for name in ("loss_total", "td_error_mean", "gradient_norm"):
+                assert found[name] == pytest.approx(np.mean([s[name] for s in single[these]]))
+            errors = np.concatenate([s["errors"] for s in single[these]])
+            np.testing.assert_allclose(found["errors"], errors, atol=1e-6)
+        expected, got = one.named_parameters(), three.named_parameters()
+        assert list(expected) == list(got)
+        for name in expected:
+            np.testing.assert_allclose(got[name], expected[name], atol=1e-6, err_msg=name)
+
+    def test_only_the_update_that_is_not_finite_is_skipped(self):
+        rng = np.random.default_rng(7)
+        weight, (first, second, third) = rng.normal(size=(3, 4)), parts_of(3, rng)
+        expected = make_learner(weight, {"target_period": 2})
+        single = [expected.learn(part) for part in (first, third)]
+        learner = make_learner(weight, {"updates_per_call": 3, "target_period": 2})
+        bad = second | {"returns": np.full(5, np.inf, np.float32)}
+        found = learner.learn(in_one([first, bad, third]))
+        assert found["applied"] == 2
+        assert found["loss_total"] == pytest.approx(np.mean([s["loss_total"] for s in single]))
+        assert np.isinf(found["errors"][5:10]).any()
+        np.testing.assert_allclose(learner.weights.read(), expected.weights.read(), atol=1e-6)
 
 
 class TestBootstrap:

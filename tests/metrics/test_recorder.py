@@ -8,8 +8,8 @@ from impala_ms.metrics.recorder import Recorder, rss_mb
 
 def update(recorder, *, loss=1.0, norm=1.0, lr=0.5, lags=(0,), waits=(0.0,), env_steps=10, **more):
     statistics = {"loss_total": loss, "gradient_norm": norm, "learning_rate": lr, **more}
-    statistics["applied"] = bool(np.isfinite(loss + norm))
-    recorder.add_update(statistics, np.array(lags), np.array(waits, np.float32), env_steps)
+    statistics["applied"] = int(np.isfinite(loss + norm))
+    recorder.add_updates(1, statistics, np.array(lags), np.array(waits, np.float32), env_steps)
 
 
 def test_means_are_over_the_updates_since_the_last_row():
@@ -60,6 +60,15 @@ def test_skipped_update_is_counted_apart_and_not_in_the_means(bad):
     assert (row["updates"], row["updates_skipped"]) == (1, 1)
     assert (row["env_steps"], row["env_steps_dropped"]) == (10, 7)
     assert (row["loss_total"], row["gradient_norm"]) == (2.0, 1.0)
+
+
+def test_updates_of_one_call_are_counted_each():
+    recorder = Recorder(0.0)
+    statistics = {"loss_total": 2.0, "learning_rate": 0.5, "applied": 3}
+    recorder.add_updates(4, statistics, np.array([0]), np.zeros(1, np.float32), 10, 96, True)
+    row = recorder.row(1.0)
+    assert (row["updates"], row["updates_skipped"], row["updates_per_s"]) == (3, 1, 3.0)
+    assert (row["env_steps"], row["rows_learned"], row["loss_total"]) == (10, 96, 2.0)
 
 
 def test_wait_is_in_the_row_of_its_interval():

@@ -167,6 +167,24 @@ def test_rows_are_drawn_alike_and_reset_rows_never():
     np.testing.assert_allclose(found, np.array([1, 1, 0, 1, 1, 0, 1, 1]) / 6, atol=0.02)
 
 
+def test_each_part_of_a_batch_is_drawn_as_if_it_were_a_batch():
+    spec = make_spec(4, 2, error=True)
+    errors = np.arange(1.0, 9.0, dtype=np.float32).reshape(4, 2)
+
+    def make_sampler():
+        return Prioritized(8, np.random.default_rng(3), alpha=0.6, beta=0.4)
+
+    replay = make_replay(spec, 1, 12, sampler=make_sampler(), draws=3)
+    replay.add(unroll_of(spec, action=np.arange(8).reshape(4, 2), error=errors))
+    alone = make_sampler()
+    alone.put(0, np.ones(8, np.bool_), errors.ravel())
+    parts = [alone.draw(4) for _ in range(3)]
+    batch = replay.take(0.0)
+    np.testing.assert_array_equal(batch["action"], np.concatenate([part[0] for part in parts]))
+    np.testing.assert_array_equal(batch["weights"], np.concatenate([part[1] for part in parts]))
+    assert replay.limiter.learned == 12
+
+
 def test_the_mask_of_the_next_observation_is_given():
     spec = make_spec(3, 1, mask_size=2)
     sampler = Given(3, np.random.default_rng(1))

@@ -24,11 +24,11 @@ def learned_from(number, **params):
         assert ("new" in batch) == (len(calls) % (1 + params["replay_updates"]) > 0)
         assert not batch.get("new", np.zeros(1)).any()
         calls.append((int(batch["reward"][0, 0, 0]), env_steps))
-        return {"loss_total": 0.0, "learning_rate": 0.1, "applied": True}
+        return {"loss_total": 0.0, "learning_rate": 0.1, "applied": 1}
 
     recorder = Recorder(0.0)
     parts = SimpleNamespace(
-        learner=SimpleNamespace(learn=learn),
+        learner=SimpleNamespace(learn=learn, updates_per_call=1),
         hub=None,
         store=Batches(SPEC, 1),
         partner=None,
