@@ -109,7 +109,7 @@ automatic = {
         "learner.reward_scale": 1.0,
         "learner.lr": 0.001,
         "learner.target_period": 100,
-        "learner.updates_per_call": 4,
+        "learner.updates_per_call": 8,
         "trainer.unroll_length": 10,
         "trainer.total_env_steps": 200_000,
         "trainer.batch_size": 64,

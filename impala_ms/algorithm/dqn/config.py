@@ -87,7 +87,7 @@ automatic = {
         "learner.lr": 0.004,
         "learner.n_step": 10,
         "learner.target_period": 50,
-        "learner.updates_per_call": 4,
+        "learner.updates_per_call": 8,
         "trainer.unroll_length": 16,
         "trainer.total_env_steps": 150_000,
         "trainer.batch_size": 256,
