@@ -37,7 +37,7 @@ def set_thread_limits(threads):
         os.environ.setdefault(name, str(threads))
 
 
-def keep_to_cores(threads):
+def keep_to_cores(threads, reserved=0):
     """Keep this thread, and all threads that it starts later, to so many cores.
 
     MindSpore's kernels on the CPU use two threads even if one is set. An actor's second thread
@@ -46,14 +46,19 @@ def keep_to_cores(threads):
 
     Args:
         threads: Compute threads of a rank.
+        reserved: Cores that are left to the learner on a host that has too few for its ranks.
 
     Returns:
-        The cores; or None, with nothing changed, on a host that has too few cores for its ranks.
+        The cores; or None, with nothing changed, on a host that has too few cores for its ranks
+        and none beside the reserved ones, or none reserved.
     """
     rank, ranks = ranks_here() or (0, 1)
     cores = sorted(os.sched_getaffinity(0))
     if ranks * threads > len(cores):
-        return None
+        rest = cores[reserved:] if reserved else []
+        if rest:
+            os.sched_setaffinity(0, rest)
+        return rest or None
     counts = kept_to(cores)
     start = rank * threads
     # sorted() is stable: each rank begins at other cores

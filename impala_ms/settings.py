@@ -199,7 +199,7 @@ Q_NETWORK = TORSO | {
     ),
     "dueling": Setting(
         False,
-        "bool",
+        "bool | None",
         "",
         "",
         "If true, the value of a state and the advantages of its actions have heads of their own.",
@@ -481,7 +481,7 @@ ACTORS = {
         "",
         "",
         "If true, each actor is kept to actor_threads cores. A host with more ranks than cores "
-        "does not do that.",
+        "does not do that; but actors that never wait, as in Ape-X, leave the learner a core.",
     ),
 }
 

@@ -107,7 +107,7 @@ def cores_of_ranks(monkeypatch):
     """A function: the cores that the ranks of a host choose, one rank after the other."""
     processes = []
 
-    def choose(ranks, threads):
+    def choose(ranks, threads, reserved=0):
         chosen = []
         for rank in range(ranks):
             environment = {
@@ -117,7 +117,8 @@ def cores_of_ranks(monkeypatch):
             }
             code = (
                 "import os, sys; from impala_ms import device; "
-                f"print(device.keep_to_cores({threads}), sorted(os.sched_getaffinity(0)), "
+                f"print(device.keep_to_cores({threads}, {reserved}), "
+                "sorted(os.sched_getaffinity(0)), "
                 "flush=True); sys.stdin.read()"
             )
             process = subprocess.Popen(
@@ -150,6 +151,13 @@ def test_core_of_another_job_is_taken_last(cores_of_ranks):
 def test_more_ranks_than_cores_are_not_kept_to_cores(cores_of_ranks):
     assert cores_of_ranks(len(CORES) + 1, 1) == [f"None {CORES}"] * (len(CORES) + 1)
     assert cores_of_ranks(1, len(CORES) + 1) == [f"None {CORES}"]
+
+
+@needs_two_cores
+def test_with_more_ranks_than_cores_the_reserved_ones_are_left_to_the_learner(cores_of_ranks):
+    ranks, rest = len(CORES) + 1, CORES[1:]
+    assert cores_of_ranks(ranks, 1, reserved=1) == [f"{rest} {rest}"] * ranks
+    assert cores_of_ranks(1, ranks, reserved=len(CORES)) == [f"None {CORES}"]
 
 
 def test_only_processes_kept_to_some_cores_count():

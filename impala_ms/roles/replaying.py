@@ -29,6 +29,8 @@ class ReplayedUnrolls(Unrolls):
         self.rewards = Rewards(learner["reward_clip"], learner["reward_scale"])
         self.n, self.gamma = learner["n_step"], learner["gamma"]
         self.prioritized = params["priority_exponent"] > 0.0
+        if params["replay_ratio"] is None:  # nothing else holds the actors back
+            self.learner_cores = learner["threads"] or 1
 
     def recorded(self, policy):
         """Further arguments of ``TrajectorySpec``."""

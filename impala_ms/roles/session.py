@@ -17,6 +17,7 @@ from impala_ms.classes import resolve
 from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import BYE, ERROR, encode
+from impala_ms.cluster.place import ranks_here
 from impala_ms.cluster.roster import REFUSED_IN_A_ROW
 from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
 from impala_ms.cluster.spoke import Spoke
@@ -105,7 +106,9 @@ class RoleSession(compat.Session):
         spoke.hello(spaces, self.environment.step_limit)
         # After the environments are made: their threads and processes may use any core.
         if process.rank > 0 and params["pin_actors"]:
-            cores = device.keep_to_cores(params["actor_threads"])
+            learner_is_here = (ranks_here() or (0, 1))[0] == process.rank
+            reserved = self.work.learner_cores if learner_is_here else 0
+            cores = device.keep_to_cores(params["actor_threads"], reserved)
             logger.info("computes on %s", "any core" if cores is None else f"cores {cores}")
         policy = build.make_policy(config, spaces)
         of_actions = seeds.of_actions(params["seed"], epoch, number, process.incarnation)

@@ -26,11 +26,13 @@ class Unrolls:
         per_update: S, number of unrolls in a batch.
         in_flight: Number of buffers of an actor.
         needed: The smallest number of actors with which a batch can be filled.
+        learner_cores: On a host with too few cores, actors leave the learner so many for itself.
     """
 
     name = "unrolls"
     is_answered = False
     needed = 1
+    learner_cores = 0
 
     def __init__(self, config):
         self.config, params = config, config.trainer_params

@@ -24,7 +24,15 @@ def ours(seconds, *options):
     with tempfile.TemporaryDirectory() as folder:
         steps = "--total_env_steps", 10**9
         limit_s = seconds + 6.0  # start and compilation, which are not counted
-        common.train(Path(folder) / "ours", 1, *OURS.split(), *steps, *options, limit_s=limit_s, pss_every_s=1e9)
+        common.train(
+            Path(folder) / "ours",
+            1,
+            *OURS.split(),
+            *steps,
+            *options,
+            limit_s=limit_s,
+            pss_every_s=1e9,
+        )
         with open(Path(folder) / "ours" / "run" / "metrics.csv", newline="") as file:
             rows = list(csv.DictReader(file))[1:]
     updates, seconds = (

@@ -23,8 +23,8 @@ work = "impala_ms.roles.replaying:ReplayedUnrolls"
 # the probability epsilon_base ^ (1 + epsilon_power i / (M - 1)).
 LADDER = {
     "epsilon_base": Setting(
-        0.4,
-        "float",
+        None,
+        "float | None",
         "",
         "[0, 1]",
         "The first environment takes a random action with this probability.",
@@ -39,10 +39,10 @@ LADDER = {
     ),
 }
 
-collect_env_params = section(settings.ENVIRONMENT, num_envs=8)
+collect_env_params = section(settings.ENVIRONMENT, num_envs=16)
 eval_env_params = section(settings.EVALUATION_ENVIRONMENT)
 network_params = section(
-    settings.Q_NETWORK, hidden_sizes=[256, 256], activation="relu", dueling=True
+    settings.Q_NETWORK, hidden_sizes=[128, 128], activation="relu", dueling=None
 )
 policy_params = section(LADDER)
 learner_params = section(
@@ -51,7 +51,7 @@ learner_params = section(
     settings.REWARDS,
     settings.OPTIMIZER,
     lr_schedule="constant",
-    n_step=3,
+    n_step=None,
     double=True,
     adam_beta1=0.9,
     error_clip=None,
@@ -103,16 +103,19 @@ algorithm_config = {
 # What a setting that is None stands for, by the kind of environment. Any other value is yours.
 # network.torso depends on the observations, which are known later.
 automatic = {
-    "other": {  # not tuned yet
+    "other": {  # tuned on CartPole-v1
         "collect_env.frame_stack": 1,
+        "network.dueling": False,
+        "policy.epsilon_base": 0.2,
         "learner.reward_clip": "none",
         "learner.reward_scale": 1.0,
-        "learner.lr": 0.001,
-        "learner.target_period": 100,
+        "learner.lr": 0.004,
+        "learner.n_step": 10,
+        "learner.target_period": 50,
         "learner.updates_per_call": 8,
-        "trainer.unroll_length": 10,
-        "trainer.total_env_steps": 200_000,
-        "trainer.batch_size": 64,
+        "trainer.unroll_length": 16,
+        "trainer.total_env_steps": 500_000,
+        "trainer.batch_size": 256,
         "trainer.replay_capacity": 100_000,
         "trainer.replay_start": 1_000,
     },
@@ -120,10 +123,13 @@ automatic = {
     # decisions, which takes 1.6 GiB.
     "atari": {
         "network.torso": "nature",
+        "network.dueling": True,
+        "policy.epsilon_base": 0.4,
         "collect_env.frame_stack": 4,
         "learner.reward_clip": "abs_one",
         "learner.reward_scale": 1.0,
         "learner.lr": 0.0001,
+        "learner.n_step": 3,
         "learner.target_period": 2_500,
         "learner.updates_per_call": 1,
         "trainer.unroll_length": 20,
