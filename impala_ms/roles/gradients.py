@@ -197,11 +197,13 @@ class Gradients:
         in_flight: Number of buffers of a worker.
         needed: With fewer workers an update never gets all its gradients, since each worker has
             only one gradient under way.
+        learner_cores: See ``Unrolls``.
     """
 
     name = "gradients"
     is_answered = True
     in_flight = 1
+    learner_cores = 0
 
     def __init__(self, config):
         self.config = config
