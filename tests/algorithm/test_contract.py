@@ -87,6 +87,8 @@ OWN = {
     "trainer.replay_fraction": "0.5",
     "trainer.replay_capacity": "100",
     "trainer.replay_start": "10",
+    "learner.n_step": "3",
+    "learner.updates_per_call": "1",
     "trainer.replay_ratio": "0.4",
     "trainer.priority_exponent": "0.6",
 }

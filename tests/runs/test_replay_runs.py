@@ -10,6 +10,7 @@ from tests.runs.run import FOR_EVER
 SMALL = (
     *("--num_envs", 2, "--unroll_length", 5, "--batch_size", 16, "--replay_start", 200),
     *("--replay_capacity", 2000, "--log_interval_s", "0.05", "--checkpoint_interval_s", "0.1"),
+    *("--n_step", 3, "--updates_per_call", 4),
 )
 TOTAL = 2000
 MPI, SLOW = pytest.mark.mpi, pytest.mark.slow
@@ -39,15 +40,15 @@ def test_all_decisions_are_counted_and_learning_begins_at_the_start(run):
     rows, status = run.rows(), run.json("status.json")
     assert run.line("finished: ")
     assert run.line("the replay takes up to ")
-    assert rows[0]["updates"] == 1
+    assert rows[0]["updates"] == 4
     assert rows[0]["env_steps"] >= 200
     assert TOTAL <= rows[-1]["env_steps"] == status["env_steps"]
     assert status["updates"] == rows[-1]["updates"]
     if run.ranks_given == 3:
         assert played(run) == status["env_steps"] + status["env_steps_dropped"]
         assert {row["epsilon"] for row in rows} == {rows[0]["epsilon"]}
-    else:  # 32 rows are learned from for each that arrived after the start
-        assert rows[-1]["updates"] == pytest.approx((rows[-1]["env_steps"] - 200) * 2, abs=40)
+    else:  # 16 rows are learned from for each that arrived after the start
+        assert rows[-1]["updates"] == pytest.approx(rows[-1]["env_steps"] - 200, abs=40)
         assert rows[0]["epsilon"] > rows[-1]["epsilon"]
     assert rows[-1]["rows_learned"] == 16 * rows[-1]["updates"]
 
@@ -76,7 +77,7 @@ class TestFaults:
         assert run.line("the replay is not in checkpoints: it is filled with 200 decisions again")
         rows = run.rows()
         later = [row for row in rows if row["updates"] > before["updates"]]
-        assert later[0]["updates"] == before["updates"] + 1
+        assert later[0]["updates"] == before["updates"] + 4
         assert later[0]["env_steps"] >= before["env_steps"] + 200
         assert 2 * TOTAL <= rows[-1]["env_steps"] < 2 * TOTAL + 500
 

@@ -10,6 +10,7 @@ at each update, are off. Prints one JSON line; compiling is not counted.
 import argparse
 import json
 import os
+import tempfile
 import time
 from types import SimpleNamespace
 
@@ -43,6 +44,7 @@ def main():
     for name in vars(settings):
         if name.endswith("hidden_size"):
             setattr(settings, name, [256, 256])
+    os.chdir(tempfile.mkdtemp())  # it writes a folder of logs where it runs
     environments = make_envs(settings)
     environments.reset()
     agent = REGISTRY_Agents[settings.agent](settings, environments)
