@@ -430,8 +430,8 @@ REPLAY = {
         "",
         "> 0",
         "So many transitions are learned from for each decision that arrives: actors and learner "
-        "wait for one another. In Ape-X, None lets both run freely; with N = 1, an update follows "
-        "each unroll then.",
+        "wait for one another. In Ape-X, None lets both run freely; with N = 1, updates_per_call "
+        "updates follow each unroll then.",
     ),
     "priority_exponent": Setting(
         0.0,
