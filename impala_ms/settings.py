@@ -330,7 +330,7 @@ OPTIMIZER = {
     "lr": Setting(None, "float | None", "", "> 0", "The learning rate begins with this value."),
     "lr_schedule": Setting(
         "linear",
-        "str",
+        "str | None",
         "",
         ["linear", "constant"],
         "The learning rate falls to 0 at total_env_steps (`linear`), or stays (`constant`).",
