@@ -23,8 +23,8 @@ work = "impala_ms.roles.replaying:ReplayedUnrolls"
 # the probability epsilon_base ^ (1 + epsilon_power i / (M - 1)).
 LADDER = {
     "epsilon_base": Setting(
-        None,
-        "float | None",
+        0.4,
+        "float",
         "",
         "[0, 1]",
         "The first environment takes a random action with this probability.",
@@ -106,15 +106,14 @@ automatic = {
     "other": {  # tuned on CartPole-v1
         "collect_env.frame_stack": 1,
         "network.dueling": False,
-        "policy.epsilon_base": 0.2,
         "learner.reward_clip": "none",
         "learner.reward_scale": 1.0,
         "learner.lr": 0.004,
         "learner.lr_schedule": "linear",
-        "learner.n_step": 10,
+        "learner.n_step": 20,
         "learner.target_period": 50,
         "learner.updates_per_call": 8,
-        "trainer.unroll_length": 16,
+        "trainer.unroll_length": 40,
         "trainer.total_env_steps": 500_000,
         "trainer.batch_size": 256,
         "trainer.replay_capacity": 100_000,
@@ -125,7 +124,6 @@ automatic = {
     "atari": {
         "network.torso": "nature",
         "network.dueling": True,
-        "policy.epsilon_base": 0.4,
         "collect_env.frame_stack": 4,
         "learner.reward_clip": "abs_one",
         "learner.reward_scale": 1.0,
