@@ -43,8 +43,9 @@ class Uniform:
         self._can_be_drawn[begin:end] = can_be_drawn
         self._filled = max(self._filled, end)
 
-    def draw(self, number: int) -> tuple[Slots, NDArray[np.float32]]:
-        """``(slots [number], weights [number])``; a slot may be drawn twice."""
+    def draw(self, number: int, batches: int = 1) -> tuple[Slots, NDArray[np.float32]]:
+        """As ``Prioritized.draw``, but all weights are 1."""
+        number *= batches
         slots = self.rng.integers(self._filled, size=number)
         while not (fit := self._can_be_drawn[slots]).all():
             slots[~fit] = self.rng.integers(self._filled, size=int((~fit).sum()))
@@ -90,18 +91,23 @@ class Prioritized:
             priorities[known] = self._priorities(errors[known])
         self._set(slots, np.where(can_be_drawn, priorities, 0.0))
 
-    def draw(self, number: int) -> tuple[Slots, NDArray[np.float32]]:
+    def draw(self, number: int, batches: int = 1) -> tuple[Slots, NDArray[np.float32]]:
         """Draw slots, one from each of as many equal parts of the sum of all priorities.
 
+        Args:
+            number: Of the slots of a batch.
+            batches: How many batches are drawn, each like the first.
+
         Returns:
-            ``(slots [number], weights [number])``: importance weights, divided by the largest of
-            the batch; a slot may be drawn twice.
+            ``(slots, weights)``, each ``[batches * number]``, one batch after the other; the
+            importance weights are divided by the largest of their batch. A slot may be drawn twice.
         """
         total = self._tree.total
-        masses = (np.arange(number) + self.rng.random(number)) * (total / number)
-        slots = self._tree.find(masses)
+        masses = (np.arange(number) + self.rng.random((batches, number))) * (total / number)
+        slots = self._tree.find(masses.ravel())
         weights = self._tree.values(slots) ** -self.beta  # the size of the memory cancels out
-        return slots, (weights / weights.max()).astype(np.float32)
+        largest = weights.reshape(masses.shape).max(axis=1)
+        return slots, (weights / np.repeat(largest, number)).astype(np.float32)
 
     def update(self, slots: Slots, errors: Errors) -> None:
         """Give slots the priorities of their new absolute TD errors; what is not finite is left."""

@@ -198,10 +198,9 @@ class TransitionReplay(Store):
 
     def _draw(self) -> NDArray[np.int64]:
         """Draw the slots of a batch, and set its weights."""
-        parts = [self.sampler.draw(self.batch_size // self.draws) for _ in range(self.draws)]
-        slots, weights = zip(*parts, strict=True)
-        np.concatenate(weights, out=self._batch["weights"])
-        return np.concatenate(slots)
+        slots, weights = self.sampler.draw(self.batch_size // self.draws, self.draws)
+        self._batch["weights"][...] = weights
+        return slots
 
     def _copy(self, slots: NDArray[np.int64]) -> None:
         """Copy these slots into the batch."""

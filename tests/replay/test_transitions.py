@@ -54,7 +54,7 @@ class Given(Uniform):
 
     slots = ()
 
-    def draw(self, number):
+    def draw(self, number, batches=1):
         return np.array(self.slots), np.ones(number, np.float32)
 
 

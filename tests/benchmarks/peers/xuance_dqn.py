@@ -10,6 +10,7 @@ at each update, are off. Prints one JSON line; compiling is not counted.
 import argparse
 import json
 import os
+import shutil
 import tempfile
 import time
 from types import SimpleNamespace
@@ -44,7 +45,8 @@ def main():
     for name in vars(settings):
         if name.endswith("hidden_size"):
             setattr(settings, name, [256, 256])
-    os.chdir(tempfile.mkdtemp())  # it writes a folder of logs where it runs
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)  # it writes a folder of logs where it runs
     environments = make_envs(settings)
     environments.reset()
     agent = REGISTRY_Agents[settings.agent](settings, environments)
@@ -58,6 +60,7 @@ def main():
     steps, updates = agent.current_step - steps, agent.learner.iterations - updates
     result = {"updates_per_s": updates / seconds, "updates_per_step": updates / steps}
     print(json.dumps(result), flush=True)
+    shutil.rmtree(folder)
     os._exit(0)  # without the environments' own clearing up, which may hang
 
 
