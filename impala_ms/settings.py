@@ -193,10 +193,13 @@ NETWORK = TORSO | {
     ),
 }
 
-Q_NETWORK = TORSO | {
+WITH_HEADS = TORSO | {
     "head_sizes": Setting(
         [], "list of int", "units", ">= 1", "Each head has hidden layers of these widths."
     ),
+}
+
+Q_NETWORK = WITH_HEADS | {
     "dueling": Setting(
         False,
         "bool | None",
@@ -271,21 +274,13 @@ REWARDS = {
     ),
 }
 
-Q_LEARNING = {
+TRANSITIONS = {
     "n_step": Setting(
         1,
         "int | None",
         "steps",
         ">= 1",
         "n: a return sums so many rewards, where the episode and the unroll are long enough.",
-    ),
-    "double": Setting(
-        False,
-        "bool",
-        "",
-        "",
-        "If true, the learned network chooses the next action and the target network gives its "
-        "value; else the target network does both.",
     ),
     "target_period": Setting(
         None,
@@ -308,6 +303,17 @@ Q_LEARNING = {
         ">= 1",
         "So many updates are made in one call of compiled code, which is quicker if the network is "
         "small. Their batches are drawn before the first of them.",
+    ),
+}
+
+Q_LEARNING = TRANSITIONS | {
+    "double": Setting(
+        False,
+        "bool",
+        "",
+        "",
+        "If true, the learned network chooses the next action and the target network gives its "
+        "value; else the target network does both.",
     ),
 }
 

@@ -16,7 +16,8 @@ class CountingEnv(gymnasium.Env):
     an episode, counted from 0, pays ``rewards[i % len(rewards)]``. With ``fails_at_step`` n the
     n-th step since the environment was made raises; with ``nan_at_step`` n the n-th step of an
     episode pays NaN; with ``one_array`` every observation is the same array, written over. With a
-    ``name``, ``steps_of[name]`` counts the steps of all environments of this process.
+    ``name``, ``steps_of[name]`` counts the steps of all environments of this process; with
+    ``continuous`` actions are a Box.
     """
 
     steps_of: ClassVar = Counter()
@@ -31,9 +32,12 @@ class CountingEnv(gymnasium.Env):
         one_array=False,
         nan_at_step=None,
         name=None,
+        continuous=False,
     ):
         self.observation_space = gymnasium.spaces.Box(0.0, np.inf, (1,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
+        if continuous:
+            self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
         self._lengths, self._ends, self._rewards = lengths, ends, rewards
         self._fails_at_step, self._fails_in_reset = fails_at_step, fails_in_reset
         self._nan_at_step, self._name = nan_at_step, name
@@ -72,6 +76,7 @@ class CountingEnv(gymnasium.Env):
 
 
 gymnasium.register("Counting-v0", CountingEnv)
+gymnasium.register("CountingBox-v0", CountingEnv, kwargs={"continuous": True})
 
 
 def box(*shape, dtype="float32"):

@@ -8,7 +8,7 @@ from impala_ms.spaces import leaf_array, leaves
 
 NO_IMAGES = "observations are not images"
 SMALLEST_SIDE = 20  # pixels; the shallow network needs so many
-OURS = ("impala_ms.agents.network:ActorCriticPolicy", "impala_ms.agents.q_network:QNetwork")
+OURS = "impala_ms.agents."  # networks that take all of network_params
 
 
 def seen_space(spaces):
@@ -93,7 +93,7 @@ def warnings(config, spaces, has_step_limit=True):
         "network.activation": params["torso"] != "mlp",
         "network.core_size": params.get("core") == "none",
     }
-    if config.algorithm_config["policy_and_network"]["type"] in OURS:
+    if config.algorithm_config["policy_and_network"]["type"].startswith(OURS):
         lines += [
             f"{path} is not used: the torso is {params['torso']}, the core {params['core']}"
             for path, is_unused in unused.items()
@@ -139,7 +139,7 @@ def described(config, spaces):
     core = network.get("core", "none")
     core = "" if core == "none" else f" + {core} {network['core_size']}"
     own = config.algorithm_config["policy_and_network"]["type"]
-    name = f"{torso}{core}" if own in OURS else own
+    name = f"{torso}{core}" if own.startswith(OURS) else own
     observation, action = _short(seen_space(spaces)), _short(spaces["action"])
     if spaces["action"]["type"] == "Box":
         scaled = config.collect_env_params["scale_actions"]

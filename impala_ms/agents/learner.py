@@ -93,15 +93,7 @@ class GradientLearner(compat.Learner):
             trainable parameter, a scalar, a tuple of scalars.
         """
         (_, statistics), gradients = self._gradient(*arguments)
-        squares = ms.Tensor(0.0, ms.float32)
-        for gradient in gradients:
-            squares = squares + sum_of_squares(gradient)
-        norm = ops.sqrt(squares)
-        scale = ops.minimum(self.max_grad_norm / (norm + 1e-12), ms.Tensor(1.0, ms.float32))
-        clipped = ()
-        for gradient in gradients:
-            clipped += (gradient * scale,)
-        return clipped, norm, statistics
+        return *clipped(gradients, self.max_grad_norm), statistics
 
     def construct(self, lr, new, *tensors):
         """Make one update; if loss or gradient is not finite, the weights do not change.
@@ -208,6 +200,19 @@ class GradientLearner(compat.Learner):
     def warm_up(self, batch):
         """Compile for batches of this shape; the weights do not change."""
         self.compile(*self.scalars(self.lr, batch), *self.tensors(batch))
+
+
+def clipped(gradients, limit):
+    """Gradients, shortened together to a global norm of ``limit``; and their norm before that."""
+    squares = ms.Tensor(0.0, ms.float32)
+    for gradient in gradients:
+        squares = squares + sum_of_squares(gradient)
+    norm = ops.sqrt(squares)
+    scale = ops.minimum(limit / (norm + 1e-12), ms.Tensor(1.0, ms.float32))
+    shortened = ()
+    for gradient in gradients:
+        shortened += (gradient * scale,)
+    return shortened, norm
 
 
 def sum_of_squares(tensor):

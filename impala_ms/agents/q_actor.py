@@ -6,62 +6,23 @@ asked for.
 
 import numpy as np
 
-from impala_ms.agents.actor import PolicyActor
+from impala_ms.agents.exploring import ExploringActor, least_explored
 from impala_ms.ops.distributions import FORBIDDEN
 from impala_ms.replay.n_step import n_step
 
 
-class QActor(PolicyActor):
+class QActor(ExploringActor):
     """An epsilon-greedy actor.
 
-    ``explore`` tells it how; without that it takes the best actions.
+    Attributes:
+        first_errors: ``FirstErrors``, which computes errors of the rows of an unroll; or None.
     """
 
-    samples = False
-
-    def __init__(self, policy, environment, unroll_length, rng):
-        """Start without weights, as ``PolicyActor``."""
-        super().__init__(policy, environment, unroll_length, rng)
-        self.epsilon, self.scored = no_exploration, True
-        self.first_errors = None
-
-    def explore(self, epsilon, scored, first_errors=None):
-        """Set how it explores.
-
-        Args:
-            epsilon: Function of the steps of all actors: the probability of a random action in each
-                environment, ``[E]``.
-            scored: ``[E]`` bool, whether an environment's episodes count for the mean return.
-            first_errors: ``FirstErrors``, which computes errors of the rows of an unroll; or None.
-        """
-        self.epsilon, self.scored, self.first_errors = epsilon, scored, first_errors
-
-    def construct(self, noise, *tensors):
-        """Choose actions in E environments.
-
-        Args:
-            noise: ``[E, A]`` of ``distribution.noise``; zeros give the best action.
-            *tensors: Observation ``[E, ...]`` (its parts if it is structured), and a mask
-                ``[E, M]`` of the allowed actions if there is one.
-
-        Returns:
-            ``(action [E], values [E, A])``.
-        """
-        begin = self.parts or 1
-        observation = tensors[:begin] if self.parts else tensors[0]
-        values = self.policy(observation)
-        if len(tensors) > begin:
-            values = self.distribution.mask(values, tensors[-1])
-        return self.distribution.sample(values, noise), values
-
-    def noise(self, rows):
-        """Random numbers for so many steps in all environments."""
-        shape = rows, self.environment.num_envs
-        return self.distribution.noise(self.rng, shape, self.epsilon(self.steps_of_all))
+    first_errors = None
 
     def begin_record(self, unroll):
         """Prepare for the rows of an unroll."""
-        unroll["scored"][...] = self.scored
+        super().begin_record(unroll)
         self._values = []
 
     def record(self, unroll, t, values):
@@ -108,11 +69,6 @@ class FirstErrors:
         return np.where(made.steps > 0, errors, 0.0).astype(np.float32)
 
 
-def no_exploration(env_steps):
-    """Never a random action."""
-    return 0.0
-
-
 class LinearEpsilon:
     """Falls linearly over the steps of all actors, then stays (Mnih et al. 2015).
 
@@ -148,8 +104,7 @@ class LadderOfEpsilons:
         all_of_them = base ** (1.0 + power * np.arange(every) / max(every - 1, 1))
         own = slice((number - 1) * envs, number * envs)
         self.probabilities = all_of_them[own]
-        # The lowest tenth of exploration, at least one environment, shows what was learned.
-        self.scored = (np.arange(every) >= every - max(every // 10, 1))[own]
+        self.scored = least_explored(every)[own]
 
     def __call__(self, env_steps):
         """The probabilities, ``[E]``."""

@@ -7,14 +7,11 @@ row, from which the replay makes priorities.
 import mindspore as ms
 from mindspore import ops
 
-from impala_ms.agents.learner import GradientLearner
-from impala_ms.nets.weights import FlatWeights
+from impala_ms.agents.transition_learner import TransitionLearner, clipped_square
 from impala_ms.ops.vtrace import as_tensor
 
-FIELDS = ("action", "returns", "discounts", "weights")
 
-
-class QLearner(GradientLearner):
+class QLearner(TransitionLearner):
     """DQN, with double Q-learning and importance weights where they are asked for.
 
     Args:
@@ -28,29 +25,12 @@ class QLearner(GradientLearner):
         equation 4 (double).
     """
 
-    gives_errors = True
     statistics = ("loss_total", "value_mean", "target_mean", "td_error_mean")
 
     def __init__(self, policy, params, total_env_steps):
         """Make the target network."""
         super().__init__(policy, params, total_env_steps)
-        self.double, self.period = params["double"], params["target_period"]
-        self.error_clip, self.updates_per_call = params["error_clip"], params["updates_per_call"]
-        self.target = policy.twin()
-        for parameter in self.target.get_parameters():
-            parameter.name = f"target.{parameter.name}"
-            parameter.requires_grad = False
-        self.target_weights = FlatWeights(self.target.get_parameters())
-        self.updates = ms.Parameter(ms.Tensor(0, ms.int32), name="updates", requires_grad=False)
-        self.pairs = tuple(
-            zip(self.target_weights.parameters, self.weights.parameters, strict=True)
-        )
-        self.take_over()
-
-    def take_over(self):
-        """Let the target network begin with the weights, too."""
-        for target, source in self.pairs:
-            target.set_data(ms.Tensor(source.asnumpy().copy()))
+        self.double = params["double"]
 
     def loss(
         self, observation, next_observation, action, returns, discounts, weights, next_mask=None
@@ -85,75 +65,6 @@ class QLearner(GradientLearner):
         chosen = self.policy(observation) if self.double else values
         return best_value(values, chosen, mask, self.distribution)
 
-    def construct(self, lr, new, *tensors):
-        """Make ``updates_per_call`` updates.
-
-        Args:
-            lr: Scalar float32.
-            new: Not used.
-            *tensors: Those of ``tensors``.
-
-        Returns:
-            The results of ``make_update``, one after the other.
-        """
-        each = len(tensors) // self.updates_per_call
-        made = ()
-        for update in range(self.updates_per_call):
-            made += (self.make_update(lr, tensors[update * each : (update + 1) * each]),)
-        return ops.concat(made)
-
-    def make_update(self, lr, tensors):
-        """Make one update; if loss or gradient is not finite, the weights do not change.
-
-        Args:
-            lr: Scalar float32.
-            tensors: Those of one part of a batch, with B rows.
-
-        Returns:
-            ``[K + 2 + B]`` float32: statistics, norm of the gradient, whether it was applied, then
-            absolute TD errors.
-        """
-        gradients, norm, numbers = self.clipped_gradient(self.arguments(tensors))
-        finite = ops.isfinite(norm + numbers[0])
-        if finite:
-            ops.assign(self.optimizer.learning_rate, lr)
-            self.optimizer(gradients)
-            ops.assign(self.updates, self.updates + 1)
-            if self.updates % self.period == 0:
-                for target, source in self.pairs:
-                    ops.assign(target, source)
-        described = ops.stack((*numbers[:-1], norm, finite.astype(ms.float32)))
-        return ops.concat((described, ops.abs(numbers[-1])))
-
-    def tensors(self, batch):
-        """The parts of a batch as tensors that may share its memory, each for ``arguments``."""
-        names = [name for name in (*FIELDS, "next_action_mask") if name in batch]
-        whole = [*self.prepared(batch, ""), *self.prepared(batch, "next_")]
-        whole += [batch[name] for name in names]
-        rows = len(batch["returns"]) // self.updates_per_call
-        starts = range(0, rows * self.updates_per_call, rows)
-        parts = [array[start : start + rows] for start in starts for array in whole]
-        return [ms.Tensor.from_numpy(array) for array in parts]
-
-    def prepared(self, batch, prefix):
-        """The parts of the observations as the policy wants them."""
-        arrays = [batch[name] for name in batch if name.startswith(f"{prefix}observation")]
-        if not self.stacks:
-            return self.policy.prepare(arrays)
-        (stacks,) = arrays
-        (frames,) = self.policy.prepare([stacks.reshape((-1, *stacks.shape[2:]))])
-        return [frames.reshape((*stacks.shape[:2], *frames.shape[1:]))]
-
-    def arguments(self, tensors):
-        """The arguments of ``loss``, from the result of ``tensors``."""
-        parts = self.parts or 1
-        before, after = tensors[:parts], tensors[parts : 2 * parts]
-        if not self.parts:
-            before, after = before[0], after[0]
-        rest = tensors[2 * parts :]
-        mask = rest[4] if len(rest) > 4 else None
-        return (before, after, *rest[:4], mask)
-
 
 def of_action(values, action):
     """The value of one action in each row: ``[B, A]``, ``[B]`` -> ``[B]``."""
@@ -179,17 +90,3 @@ def best_value(values, chosen, mask, distribution):
     mask = as_tensor(mask, ms.bool_)
     best = of_action(values, ops.argmax(distribution.mask(chosen, mask), -1))
     return ops.where(mask.any(-1), best, ops.zeros_like(best))
-
-
-def clipped_square(errors, limit):
-    """Half the square of errors whose derivative is clipped to ``limit``; None does not clip.
-
-    Source:
-        Mnih et al. 2015, methods, "Training algorithm" (the clipped error term).
-    """
-    errors = as_tensor(errors)
-    if limit is None:
-        return 0.5 * ops.square(errors)
-    size = ops.abs(errors)
-    inside = ops.minimum(size, ms.Tensor(limit, ms.float32))
-    return inside * (size - 0.5 * inside)

@@ -131,6 +131,16 @@ def replay_that_can_be_used(values: Values) -> list[str]:
     return problems
 
 
+def scaled_actions(values: Values) -> list[str]:
+    """Actions of -1 ... 1 are mapped to the bounds of the environment."""
+    if values.get("collect_env.scale_actions", True):
+        return []
+    return [
+        f"{values.given('collect_env.scale_actions')}: must be true, since the policy's actions are"
+        " between -1 and 1"
+    ]
+
+
 def size_of_a_replay(values: Values) -> list[str]:
     """The sizes of the replay in a line."""
     batch, ratio = values["trainer.batch_size"], values["trainer.replay_ratio"]

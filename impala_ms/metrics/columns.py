@@ -104,13 +104,12 @@ ACTOR_CRITIC: Columns = {
 }
 
 # Of agents that learn the values of actions, from a replay.
-Q_LEARNING: Columns = {
+REPLAY: Columns = {
     "episode_return_all_mean": (
         "reward",
         "Mean return of the last 20 training episodes of all environments. `episode_return_mean` "
         "is of those that explore least, where they explore differently.",
     ),
-    "epsilon": ("0-1", "Probability of a random action, mean over the environments of actor 1."),
     "value_mean": (
         "reward",
         "Mean value of the actions taken, over the batches since the last row.",
@@ -123,6 +122,10 @@ Q_LEARNING: Columns = {
         "How much older the weights behind a decision that was learned from are than those behind "
         "the newest one in the replay. Mean since the last row.",
     ),
+}
+
+Q_LEARNING: Columns = REPLAY | {
+    "epsilon": ("0-1", "Probability of a random action, mean over the environments of actor 1."),
 }
 
 # These columns come first, in this order, in old runs and in new ones.

@@ -281,6 +281,56 @@ class DiagonalGaussian:
         return (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum(-1)
 
 
+class NoisyAction:
+    """A continuous action between -1 and 1 that a network gives itself; noise is added to it.
+
+    Args:
+        action_shape: Shape of one action.
+    """
+
+    action_dtype = np.dtype(np.float32)
+
+    def __init__(self, action_shape):
+        """One parameter for each number of an action."""
+        self.action_shape = tuple(action_shape)
+        self.size = self.num_parameters = self.encoded_size = math.prod(self.action_shape)
+
+    def noise(self, rng, shape, deviation=0.0):
+        """Draw the random numbers that ``sample`` needs.
+
+        Args:
+            rng: ``numpy.random.Generator``.
+            shape: Leading shape, such as ``(T, E)``.
+            deviation: Standard deviation of the noise, a number or ``[E]``; None: the action is
+                uniform between -1 and 1, whatever the network says.
+
+        Returns:
+            ``[*shape, 2 size]`` float32: what is added; then the action that is taken instead, plus
+            2, or 0 for none.
+        """
+        added = np.zeros((*shape, self.size), np.float32)
+        instead = np.zeros_like(added)
+        if deviation is None:
+            instead = 2.0 + rng.uniform(-1.0, 1.0, added.shape).astype(np.float32)
+        elif np.any(deviation):
+            added = rng.standard_normal(added.shape, dtype=np.float32)
+            added *= np.asarray(deviation, np.float32)[..., None]
+        return np.concatenate([added, instead], -1)
+
+    def sample(self, action, noise):
+        """``[N, *action_shape]`` float32; the sum of action and noise, clipped to -1 ... 1.
+
+        Args:
+            action: ``[N, size]`` float32, -1 ... 1.
+            noise: ``[N, 2 size]`` float32 from ``noise``; zeros leave the action as it is.
+        """
+        noise = as_tensor(noise)
+        added, instead = noise[..., : self.size], noise[..., self.size :]
+        noisy = ops.clamp(as_tensor(action) + added, -1.0, 1.0)
+        taken = ops.where(instead > 0.0, instead - 2.0, noisy)
+        return taken.reshape((taken.shape[0], *self.action_shape))
+
+
 def one_hot(index, size):
     """``[...]`` integers to ``[..., size]`` float32."""
     return (ops.expand_dims(as_tensor(index, ms.int32), -1) == ops.arange(size)).astype(ms.float32)

@@ -5,6 +5,7 @@ Input: ``Config``. Output: the loop of an actor that explores, the learner, its 
 
 import numpy as np
 
+from impala_ms.agents.ddpg import GaussianNoise
 from impala_ms.agents.q_actor import FirstErrors, LadderOfEpsilons, LinearEpsilon
 from impala_ms.memory import check_room
 from impala_ms.replay.limiter import RateLimiter
@@ -22,6 +23,8 @@ class ReplayedUnrolls(Unrolls):
         config: ``Config``.
     """
 
+    actors_know_errors = True  # else new rows have the largest priority so far
+
     def __init__(self, config):
         self.config, params = config, config.trainer_params
         self.per_update, self.in_flight = 1, params["unrolls_in_flight"]
@@ -36,18 +39,19 @@ class ReplayedUnrolls(Unrolls):
         """Further arguments of ``TrajectorySpec``."""
         params, envs = self.config.trainer_params, self.config.collect_env_params["num_envs"]
         fields = {"scored": ((envs,), np.dtype(np.bool_))}
-        if self.prioritized:
+        if self.prioritized and self.actors_know_errors:
             fields["error"] = (params["unroll_length"], envs), np.dtype(np.float32)
         return {"policy_parameters": 0, "recorded": fields, "next_mask": True}
 
     def acting(self, spec, policy, parts):
         """``(layout of the messages, trainer of an actor)``."""
-        first_errors = FirstErrors(self.n, self.gamma, self.rewards) if self.prioritized else None
-        parts.actor.explore(*self.exploration(parts.number), first_errors)
+        parts.actor.explore(*self.exploration(parts.number))
+        if "error" in spec.fields:
+            parts.actor.first_errors = FirstErrors(self.n, self.gamma, self.rewards)
         return super().acting(spec, policy, parts)
 
     def exploration(self, number):
-        """``(epsilon, scored)`` of the actor of this number; see ``QActor.explore``."""
+        """``(epsilon, scored)`` of the actor of this number; see ``ExploringActor.explore``."""
         policy, envs = self.config.policy_params, self.config.collect_env_params["num_envs"]
         if "epsilon_base" in policy:
             base, power = policy["epsilon_base"], policy["epsilon_power"]
@@ -91,3 +95,21 @@ class ReplayedUnrolls(Unrolls):
             sampler=sampler,
             limiter=RateLimiter(ratio, params["replay_start"], slack),
         )
+
+
+class ReplayedMotions(ReplayedUnrolls):
+    """The same for continuous actions: noise explores, and the critic stays at the learner."""
+
+    actors_know_errors = False
+
+    def exploration(self, number):
+        """``(noise, scored)`` of the actor of this number; see ``ExploringActor.explore``."""
+        policy, envs = self.config.policy_params, self.config.collect_env_params["num_envs"]
+        start = self.config.trainer_params["replay_start"]
+        noise, ladder = policy["noise"], policy["noise_ladder"]
+        made = GaussianNoise(noise, ladder, start, number, self.config.actors, envs)
+        return made, made.scored
+
+    def row(self, recorder, dropped):
+        """Further columns of a row, when so many unrolls were dropped since the last row."""
+        return {"episode_return_all_mean": recorder.episodes.all_return_mean}

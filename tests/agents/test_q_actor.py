@@ -82,7 +82,8 @@ def make_actor(first_errors=None):
     table = Table(1, 2)
     check_policy(table, "table", "none")
     actor = QActor(table, environment, T, np.random.default_rng(3))
-    actor.explore(LinearEpsilon(1.0, 0.0, 100), np.array([False, True]), first_errors)
+    actor.explore(LinearEpsilon(1.0, 0.0, 100), np.array([False, True]))
+    actor.first_errors = first_errors
     return actor
 
 

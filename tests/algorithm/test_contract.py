@@ -6,6 +6,7 @@ import time
 from datetime import datetime
 from types import SimpleNamespace
 
+import gymnasium
 import pytest
 
 from impala_ms import checkpoint, config, run_dir
@@ -24,6 +25,18 @@ ALL = algorithms.names()
 every_algorithm = pytest.mark.parametrize("name", ALL)
 
 
+def of_default(name):
+    """The environment that an algorithm plays if nothing else is said."""
+    return algorithms.module_of(name).collect_env_params["id"]
+
+
+def counting(name):
+    """A fake environment with actions of the same kind."""
+    environment = gymnasium.make(of_default(name))
+    box = isinstance(environment.action_space, gymnasium.spaces.Box)
+    return f"tests.fakes:Counting{'Box' * box}-v0"
+
+
 class TestConfiguration:
     @every_algorithm
     @pytest.mark.parametrize("ranks", [1, 2, 5])
@@ -31,7 +44,7 @@ class TestConfiguration:
         loaded = config.load(name, [], ranks)
         assert loaded.algorithm == name
         assert loaded.actors == max(1, ranks - 1)
-        assert loaded.summary().startswith(f"{name} on CartPole-v1: ")
+        assert loaded.summary().startswith(f"{name} on {of_default(name)}: ")
         assert config.Config.from_json(loaded.to_json()) == loaded
 
     @every_algorithm
@@ -73,7 +86,7 @@ class TestConfiguration:
 EVERY, EPISODES = 5, 2  # updates between evaluations; episodes of each
 STEPS = 600
 OPTIONS = (
-    *("--env", "tests.fakes:Counting-v0", "--num_envs", "2", "--unroll_length", "5"),
+    *("--num_envs", "2", "--unroll_length", "5"),
     # An episode of nine steps is never counted: its last step pays NaN.
     *("--set", "collect_env.kwargs={lengths: [3, 5, 9], nan_at_step: 9, name: collect}"),
     *("--set", "eval_env.kwargs={lengths: [4], name: eval}", "--hidden_sizes", "[4]"),
@@ -153,7 +166,7 @@ def run(name, tmp_path_factory):
     folder = tmp_path_factory.mktemp(name) / "run"
     keys = algorithms.Algorithm(name).keys
     own = [f"--set={key}={value}" for key, value in OWN.items() if key in keys]
-    place = ["--run_dir", str(folder), "--total_env_steps", str(STEPS)]
+    place = ["--run_dir", str(folder), "--total_env_steps", str(STEPS), "--env", counting(name)]
     return play(folder, name, [*OPTIONS, *own, *place])
 
 
