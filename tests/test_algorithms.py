@@ -90,7 +90,7 @@ def test_a_setting_of_another_algorithm_is_refused_with_its_name(other):
     assert problem("--power", "3") == "unknown option --power: a setting of other, not of impala"
     line = problem("--set", "learner.power=3")
     assert line == "unknown key learner.power (--set): a setting of other, not of impala"
-    line = problem("--algorithm", "other", "--set", "trainer.replay_fraction=0.5")
+    line = problem("--algorithm", "other", "--set", "trainer.replay_updates=1")
     assert line.endswith("(--set): a setting of impala, not of other")
     assert problem("--powr", "3") == "unknown option --powr: --help all lists all"
 

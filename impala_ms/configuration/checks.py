@@ -47,6 +47,11 @@ def whole_replayed_unrolls(values: Values) -> list[str]:
             f" {envs} = {count(new, 'new unroll')}, R = S f / (1 - f) = {exactly:.4g} must be a"
             f" whole number, as for {', '.join(f'{one:.6g}' for one in fitting)}"
         )
+    if values.get("trainer.replay_updates"):
+        problems.append(
+            f"{values.given('trainer.replay_fraction')}: not together with"
+            f" {values.given('trainer.replay_updates')}: set one of them to 0"
+        )
     if (kept := values.get("trainer.replay_trajectories")) and kept < envs:
         problems.append(
             f"{values.given('trainer.replay_trajectories')}: must be at least"

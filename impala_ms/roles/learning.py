@@ -7,9 +7,13 @@ gradients.
 
 import time
 
+import numpy as np
+
 from impala_ms import compat
 from impala_ms.errors import RunError
+from impala_ms.replay.batches import BatchReplay
 from impala_ms.roles.records import Records
+from impala_ms.seeds import FOR_REPLAY
 
 TAKE_S = 0.2  # longest wait for a batch before signals are checked again
 SKIPS_IN_A_ROW = 10  # so many skipped updates in a row end the run
@@ -34,6 +38,10 @@ class Learning:
         self.records = Records(parts, params)
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
+        self.replay = None
+        if params.get("replay_updates"):
+            seed = params["seed"], self.process.config.epoch, FOR_REPLAY
+            self.replay = BatchReplay(params["replay_batches"], np.random.default_rng(seed))
 
     def run(self):
         """Learn until the steps are reached, the user stops the run or a rank fails; then save."""
@@ -91,6 +99,8 @@ class Learning:
         new, learned = self.store.rows(batch)
         made = self.learner.updates_per_call
         learned = learned * statistics["applied"] // made
+        if statistics["applied"]:
+            learned += self.learn_again(batch)
         lags, waits = self.version - batch["behaviour_version"], batch["wait_fraction"]
         described = statistics | self.store.columns()
         self.recorder.add_updates(made, described, lags, waits, new, learned, self.store.keeps)
@@ -98,6 +108,19 @@ class Learning:
         self.version += made
         self.check_skips(made, statistics)
         return statistics["loss_total"]
+
+    def learn_again(self, batch):
+        """Make replay_updates more gradient steps; the rows that were learned from."""
+        rows = 0
+        if self.replay is None:
+            return rows
+        self.replay.add(batch)
+        for _ in range(self.params["replay_updates"]):
+            again = self.replay.draw()
+            old = again | {"new": np.zeros(self.store.unrolls, np.float32)}
+            if self.learner.learn(old, self.recorder.env_steps)["applied"]:
+                rows += self.store.layout.valid_rows(again)
+        return rows
 
     def check_skips(self, made, statistics):
         """End the run if too many updates in a row were skipped."""

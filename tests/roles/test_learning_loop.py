@@ -16,11 +16,13 @@ from tests.cluster.test_hub import SPEC
 STEPS = 3 * 2  # environment steps of a batch
 
 
-def learned_from(number):
+def learned_from(number, **params):
     """``(calls of learn, recorder)``; a call is ``(number of the batch, steps so far)``."""
     calls = []
 
     def learn(batch, env_steps):
+        assert ("new" in batch) == (len(calls) % (1 + params["replay_updates"]) > 0)
+        assert not batch.get("new", np.zeros(1)).any()
         calls.append((int(batch["reward"][0, 0, 0]), env_steps))
         return {"loss_total": 0.0, "learning_rate": 0.1, "applied": 1}
 
@@ -31,10 +33,10 @@ def learned_from(number):
         store=Batches(SPEC, 1),
         partner=None,
         recorder=recorder,
-        process=SimpleNamespace(config=SimpleNamespace(epoch=0)),
+        process=SimpleNamespace(config=SimpleNamespace(epoch=params.pop("epoch", 0))),
         best_return=None,
     )
-    learning = Learning(parts, {})
+    learning = Learning(parts, {"seed": 1, "replay_batches": 2} | params)
     batch = {
         "first": np.zeros((1, 4, 2), bool),
         "reward": np.zeros((1, 3, 2), np.float32),
@@ -47,10 +49,9 @@ def learned_from(number):
     return calls, recorder
 
 
-def test_each_batch_is_learned_from_once_and_counted():
-    calls, recorder = learned_from(4)
+def test_each_batch_is_learned_from_once_without_replay():
+    calls, _ = learned_from(4, replay_updates=0)
     assert calls == [(i, STEPS * i) for i in range(4)]
-    assert (recorder.updates, recorder.env_steps) == (4, 4 * STEPS)
 
 
 def test_with_one_rank_all_that_its_actor_said_is_read_before_the_actors_next_turn():
@@ -73,6 +74,28 @@ def test_with_one_rank_all_that_its_actor_said_is_read_before_the_actors_next_tu
         Learning.next_batch(learning)
         assert not said
     assert len(turns) == 2
+
+
+class TestReplay:
+    def test_replay_adds_steps_on_the_newest_batches(self):
+        calls, _ = learned_from(40, replay_updates=3)
+        for i in range(40):
+            fresh, *again = calls[4 * i : 4 * i + 4]
+            assert fresh == (i, STEPS * i)
+            assert {steps for _, steps in again} == {STEPS * i}  # so the learning rate is the same
+            assert {old for old, _ in again} <= {max(i - 1, 0), i}
+        drawn = [i - old for i in range(1, 40) for old, _ in calls[4 * i + 1 : 4 * i + 4]]
+        assert 0.3 < np.mean(drawn) < 0.7
+
+    def test_replayed_steps_do_not_count_as_updates_or_env_steps(self):
+        _, recorder = learned_from(5, replay_updates=3)
+        assert (recorder.updates, recorder.env_steps) == (5, 5 * STEPS)
+
+    @pytest.mark.parametrize("other", [{"seed": 2}, {"epoch": 1}])
+    def test_replayed_batches_depend_on_seed_and_epoch(self, other):
+        calls, again = (learned_from(30, replay_updates=1)[0] for _ in range(2))
+        assert calls == again
+        assert calls != learned_from(30, replay_updates=1, **other)[0]
 
 
 class TestCounting:

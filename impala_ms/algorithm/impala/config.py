@@ -62,8 +62,18 @@ VTRACE = {
     ),
 }
 
-# Section 5.2.2 of the paper.
+# Section 5.2.2 of the paper; replay_updates are our own.
 REPLAY = {
+    "replay_updates": Setting(
+        0,
+        "int",
+        "gradient steps",
+        ">= 0",
+        "Each update makes this many further gradient steps, each with an earlier batch.",
+    ),
+    "replay_batches": Setting(
+        16, "int", "batches", ">= 1", "This many of the newest batches are kept for replay_updates."
+    ),
     "replay_fraction": Setting(
         0.0,
         "float",
