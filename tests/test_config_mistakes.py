@@ -187,8 +187,8 @@ def test_files_are_looked_up_as_given_then_among_the_examples(tmp_path, monkeypa
 
 
 def test_a_ready_setting_of_another_algorithm_is_said():
-    line = problem("--algorithm", "a3c", "--config", "lunarlander.yaml")
-    assert line.endswith("; lunarlander.yaml is a ready setting of impala")
+    line = problem("--algorithm", "a3c", "--config", "doorkey.yaml")
+    assert line.endswith("; doorkey.yaml is a ready setting of impala")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 from mindspore import ops
 
 from impala_ms.agents.exploring import least_explored
-from impala_ms.agents.learner import clipped
 from impala_ms.agents.optimizer import make_optimizer
 from impala_ms.agents.transition_learner import TransitionLearner, clipped_square, target_of
+from impala_ms.ops.gradients import clipped
 
 AT_BOUND = 0.99  # the hyperbolic tangent has almost no slope beyond
 

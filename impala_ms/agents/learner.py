@@ -16,6 +16,7 @@ from impala_ms.agents.checks import check_statistics
 from impala_ms.agents.optimizer import make_optimizer
 from impala_ms.frames import frame_rows
 from impala_ms.nets.weights import FlatWeights
+from impala_ms.ops.gradients import clipped
 
 INPUTS = ("action", "reward", "terminated", "first", "behaviour_logits")
 BEFORE = ("last_action", "last_reward", "core_state")  # fields with values before row 0
@@ -200,28 +201,6 @@ class GradientLearner(compat.Learner):
     def warm_up(self, batch):
         """Compile for batches of this shape; the weights do not change."""
         self.compile(*self.scalars(self.lr, batch), *self.tensors(batch))
-
-
-def clipped(gradients, limit):
-    """Gradients, shortened together to a global norm of ``limit``; and their norm before that."""
-    squares = ms.Tensor(0.0, ms.float32)
-    for gradient in gradients:
-        squares = squares + sum_of_squares(gradient)
-    norm = ops.sqrt(squares)
-    scale = ops.minimum(limit / (norm + 1e-12), ms.Tensor(1.0, ms.float32))
-    shortened = ()
-    for gradient in gradients:
-        shortened += (gradient * scale,)
-    return shortened, norm
-
-
-def sum_of_squares(tensor):
-    """The sum of all squares, a scalar.
-
-    It is taken row by row: on the CPU a sum of all elements at once takes several times as long.
-    """
-    rows = ops.square(tensor).reshape((tensor.shape[0], -1))
-    return rows.sum(-1).sum()
 
 
 def rows_of(observation):

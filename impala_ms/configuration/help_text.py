@@ -19,7 +19,8 @@ from impala_ms.settings import PART, USUAL
 WIDTH = 100  # columns
 COMMANDS = """\
 Options, as --name VALUE or --name=VALUE:
-  --algorithm NAME         one of {names}; a run that is resumed keeps its own
+  --algorithm NAME         one of {names};
+                           a run that is resumed keeps its own
   --config FILE            take settings from a .yaml file, or a .py file with dicts as in config.py
   --set PATH=VALUE         any setting, such as learner.lr=0.001; wins over --config
   --resume RUN_DIR         go on with a run; with another --run_dir, in a copy of it
