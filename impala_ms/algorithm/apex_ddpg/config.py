@@ -73,7 +73,7 @@ COLUMNS = {
 collect_env_params = section(settings.ENVIRONMENT, id="Pendulum-v1", num_envs=16)
 eval_env_params = section(settings.EVALUATION_ENVIRONMENT)
 network_params = section(
-    settings.WITH_HEADS, hidden_sizes=[256], head_sizes=[256], activation="relu"
+    settings.WITH_HEADS, hidden_sizes=[128], head_sizes=[128], activation="relu"
 )
 policy_params = section(NOISE)
 learner_params = section(
@@ -143,7 +143,7 @@ automatic = {
         "learner.updates_per_call": 8,
         "trainer.unroll_length": 20,
         "trainer.total_env_steps": 300_000,
-        "trainer.batch_size": 256,
+        "trainer.batch_size": 128,
         "trainer.replay_capacity": 200_000,
         "trainer.replay_start": 1_000,
     }
