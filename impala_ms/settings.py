@@ -41,15 +41,18 @@ def section(*groups: Mapping[str, Setting], **defaults: Any) -> Section:
 
     Args:
         *groups: Their keys, in this order.
-        **defaults: Where the algorithm's default is another than the common one.
+        **defaults: Where the algorithm's default is another than the common one. With None, the
+            key may be None: ``automatic`` has a value for it.
 
     Raises:
         ConfigError: If there is no such key.
     """
     settings = {key: setting for group in groups for key, setting in group.items()}
-    for key in defaults:
+    for key, value in defaults.items():
         if key not in settings:
             raise ConfigError(f"unknown setting {key}: {nearest(key, settings)}")
+        if value is None and not settings[key].type.endswith(" | None"):
+            settings[key] = settings[key]._replace(type=f"{settings[key].type} | None")
     values = Section(settings)
     values.update(defaults)
     return values
@@ -202,7 +205,7 @@ WITH_HEADS = TORSO | {
 Q_NETWORK = WITH_HEADS | {
     "dueling": Setting(
         False,
-        "bool | None",
+        "bool",
         "",
         "",
         "If true, the value of a state and the advantages of its actions have heads of their own.",
@@ -277,7 +280,7 @@ REWARDS = {
 TRANSITIONS = {
     "n_step": Setting(
         1,
-        "int | None",
+        "int",
         "steps",
         ">= 1",
         "n: a return sums so many rewards, where the episode and the unroll are long enough.",
@@ -336,7 +339,7 @@ OPTIMIZER = {
     "lr": Setting(None, "float | None", "", "> 0", "The learning rate begins with this value."),
     "lr_schedule": Setting(
         "linear",
-        "str | None",
+        "str",
         "",
         ["linear", "constant"],
         "The learning rate falls to 0 at total_env_steps (`linear`), or stays (`constant`).",

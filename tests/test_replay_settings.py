@@ -62,3 +62,22 @@ class TestTrajectories:
     def test_a_replay_smaller_than_an_unroll_is_refused(self):
         (line,) = problems("impala", "--replay_fraction", "0.5", "--replay_trajectories", "31")
         assert "must be at least collect_env.num_envs = 32" in line
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option"),
+    [("impala", "lr_schedule"), ("dqn", "dueling"), ("apex_ddpg", "n_step")],
+)
+def test_none_is_refused_where_the_algorithm_chooses_no_value(algorithm, option):
+    (line,) = problems(algorithm, f"--{option}=None")
+    assert f"(--{option}): must be" in line
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option"),
+    [("dqn", "lr_schedule"), ("apex_dqn", "dueling"), ("apex_dqn", "n_step")],
+)
+def test_none_takes_the_value_that_the_algorithm_chooses(algorithm, option):
+    given, untouched = (config.load(algorithm, o, 3) for o in ([f"--{option}=None"], []))
+    assert given.values() == untouched.values()
+    assert None not in [value for path, value in given.values().items() if path.endswith(option)]

@@ -5,12 +5,10 @@ row, from which the replay makes priorities.
 """
 
 import mindspore as ms
-import numpy as np
 from mindspore import ops
 
-from impala_ms.agents.exploring import least_explored
 from impala_ms.agents.optimizer import make_optimizer
-from impala_ms.agents.transition_learner import TransitionLearner, clipped_square, target_of
+from impala_ms.agents.transition_learner import TransitionLearner, target_of
 from impala_ms.ops.gradients import clipped
 
 AT_BOUND = 0.99  # the hyperbolic tangent has almost no slope beyond
@@ -81,15 +79,12 @@ class DDPGLearner(TransitionLearner):
             ``[B]``.
         """
         bootstrap = self.target_critic(next_observation, self.target(next_observation))
-        targets = ops.stop_gradient(returns + discounts * bootstrap)
         taken = self.critic(observation, action.reshape((action.shape[0], -1)))
-        errors = targets - taken
-        loss = (weights * clipped_square(errors, self.error_clip)).mean()
+        loss, *means, errors = self.td_loss(taken, bootstrap, returns, discounts, weights)
         chosen = self.policy(observation)
         total = loss + self.policy_loss(observation, chosen)
         at_bound = (ops.abs(chosen) > AT_BOUND).astype(ms.float32).mean()
-        numbers = (loss, taken.mean(), targets.mean(), ops.abs(errors).mean(), at_bound, errors)
-        return total, numbers
+        return total, (loss, *means, at_bound, errors)
 
     def policy_loss(self, observation, chosen):
         """A scalar whose gradient for the chosen actions is minus their mean, clipped slope."""
@@ -125,28 +120,3 @@ class DDPGLearner(TransitionLearner):
             self.follow()
         described = (*numbers[:-1], policy_norm, norm, finite.astype(ms.float32))
         return ops.concat((ops.stack(described), ops.abs(numbers[-1])))
-
-
-class GaussianNoise:
-    """Noise of an environment's actions; at first they are uniform.
-
-    Args:
-        deviation: Standard deviation of the first environment.
-        ladder: The last environment has this part less of it; the others lie between.
-        start: Actions are uniform until so many steps of all actors.
-        number: Of the actor, counted from 1.
-        actors: How many there are.
-        envs: Environments of each.
-    """
-
-    def __init__(self, deviation, ladder, start, number, actors, envs):
-        every = actors * envs
-        own = slice((number - 1) * envs, number * envs)
-        steps = np.arange(every) / max(every - 1, 1)
-        self.deviations = (deviation * (1.0 - ladder * steps))[own]
-        self.scored = (least_explored(every) | (ladder == 0.0))[own]
-        self.start = start
-
-    def __call__(self, env_steps):
-        """The deviations ``[E]``; None while actions are uniform."""
-        return None if env_steps < self.start else self.deviations

@@ -70,3 +70,28 @@ def least_explored(every):
     They explore least, so their returns show what was learned.
     """
     return np.arange(every) >= every - max(every // 10, 1)
+
+
+class GaussianNoise:
+    """Noise of an environment's actions; at first they are uniform.
+
+    Args:
+        deviation: Standard deviation of the first environment.
+        ladder: The last environment has this part less of it; the others lie between.
+        start: Actions are uniform until so many steps of all actors.
+        number: Of the actor, counted from 1.
+        actors: How many there are.
+        envs: Environments of each.
+    """
+
+    def __init__(self, deviation, ladder, start, number, actors, envs):
+        every = actors * envs
+        own = slice((number - 1) * envs, number * envs)
+        steps = np.arange(every) / max(every - 1, 1)
+        self.deviations = (deviation * (1.0 - ladder * steps))[own]
+        self.scored = (least_explored(every) | (ladder == 0.0))[own]
+        self.start = start
+
+    def __call__(self, env_steps):
+        """The deviations ``[E]``; None while actions are uniform."""
+        return None if env_steps < self.start else self.deviations

@@ -7,7 +7,7 @@ row, from which the replay makes priorities.
 import mindspore as ms
 from mindspore import ops
 
-from impala_ms.agents.transition_learner import TransitionLearner, clipped_square
+from impala_ms.agents.transition_learner import TransitionLearner
 from impala_ms.ops.vtrace import as_tensor
 
 
@@ -53,11 +53,8 @@ class QLearner(TransitionLearner):
         """
         taken = of_action(self.policy(observation), action)
         bootstrap = self.bootstrap(next_observation, next_mask)
-        targets = ops.stop_gradient(returns + discounts * bootstrap)
-        errors = targets - taken
-        loss = (weights * clipped_square(errors, self.error_clip)).mean()
-        numbers = (loss, taken.mean(), targets.mean(), ops.abs(errors).mean(), errors)
-        return loss, numbers
+        numbers = self.td_loss(taken, bootstrap, returns, discounts, weights)
+        return numbers[0], numbers
 
     def bootstrap(self, observation, mask):
         """The value of an observation by the target network, ``[B]``."""

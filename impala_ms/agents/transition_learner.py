@@ -45,7 +45,7 @@ class TransitionLearner(GradientLearner):
             target.set_data(ms.Tensor(source.asnumpy().copy()))
 
     def follow(self):
-        """Count an update; now and then, the target networks become copies, or move towards it."""
+        """Count an update; now and then the target networks become copies, or move nearer."""
         ops.assign(self.updates, self.updates + 1)
         if self.updates % self.period == 0:
             for target, source in self.pairs:
@@ -53,6 +53,24 @@ class TransitionLearner(GradientLearner):
                 if self.target_rate < 1.0:
                     moved = target + self.target_rate * (source - target)
                 ops.assign(target, moved)
+
+    def td_loss(self, taken, bootstrap, returns, discounts, weights):
+        """The weighted loss of TD errors.
+
+        Args:
+            taken: ``[B]`` values of the actions taken.
+            bootstrap: ``[B]`` values of the observations n steps later.
+            returns: ``[B]`` float32, sums of up to n discounted rewards.
+            discounts: ``[B]`` float32, factors of ``bootstrap``.
+            weights: ``[B]`` float32, importance weights.
+
+        Returns:
+            ``(loss, mean value, mean target, mean size of the errors, errors [B])``.
+        """
+        targets = ops.stop_gradient(returns + discounts * bootstrap)
+        errors = targets - taken
+        loss = (weights * clipped_square(errors, self.error_clip)).mean()
+        return loss, taken.mean(), targets.mean(), ops.abs(errors).mean(), errors
 
     def construct(self, lr, new, *tensors):
         """Make ``updates_per_call`` updates.

@@ -5,7 +5,7 @@ Input: ``Config``. Output: the loop of an actor that explores, the learner, its 
 
 import numpy as np
 
-from impala_ms.agents.ddpg import GaussianNoise
+from impala_ms.agents.exploring import GaussianNoise
 from impala_ms.agents.q_actor import FirstErrors, LadderOfEpsilons, LinearEpsilon
 from impala_ms.memory import check_room
 from impala_ms.replay.limiter import RateLimiter

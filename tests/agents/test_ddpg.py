@@ -8,8 +8,9 @@ from mindspore import nn, ops
 
 from impala_ms import config
 from impala_ms.agents.checks import check_policy
-from impala_ms.agents.ddpg import DDPGLearner, GaussianNoise
+from impala_ms.agents.ddpg import DDPGLearner
 from impala_ms.agents.ddpg_network import DeterministicPolicy
+from impala_ms.agents.exploring import GaussianNoise
 from impala_ms.envs.spaces import BoxActions
 from impala_ms.errors import ConfigError
 from impala_ms.ops.distributions import Categorical, DiagonalGaussian, NoisyAction
