@@ -299,6 +299,9 @@ TRANSITIONS = {
         "> 0",
         "The derivative of half the squared TD error is clipped to this. None does not clip.",
     ),
+}
+
+CALLS = {
     "updates_per_call": Setting(
         None,
         "int | None",
@@ -334,7 +337,11 @@ ACTOR_CRITIC = {
 
 OPTIMIZER = {
     "optimizer": Setting(
-        "adam", "str", "", ["adam", "rmsprop"], "The learner takes its steps with this optimizer."
+        "adam",
+        "str",
+        "",
+        ["adam", "rmsprop", "adagrad"],
+        "The learner takes its steps with this optimizer.",
     ),
     "lr": Setting(None, "float | None", "", "> 0", "The learning rate begins with this value."),
     "lr_schedule": Setting(
@@ -356,8 +363,15 @@ OPTIMIZER = {
         1.0, "float", "", ">= 0", "RMSProp's running mean square begins with this value."
     ),
     "rmsprop_momentum": Setting(0.0, "float", "", "[0, 1)", "RMSProp has this momentum."),
+    "adagrad_start": Setting(
+        0.1, "float", "", "> 0", "AdaGrad's sum of squared gradients begins with this value."
+    ),
     "optimizer_epsilon": Setting(
-        1e-5, "float", "", "> 0", "The optimizer adds this to what it divides by."
+        1e-5,
+        "float",
+        "",
+        "> 0",
+        "The optimizer adds this to what it divides by. AdaGrad does not: its sum is above 0.",
     ),
     "max_grad_norm": Setting(
         40.0,
@@ -412,6 +426,17 @@ BATCHES = {
     ),
     "unrolls_in_flight": Setting(
         2, "int", "unrolls per actor", ">= 1", "An actor sends this many unrolls before it waits."
+    ),
+}
+
+# Of systems whose workers compute gradients.
+STALE_GRADIENTS = {
+    "max_policy_lag": Setting(
+        None,
+        "int | None",
+        "updates",
+        ">= 0",
+        "A gradient that is older than this is dropped. None drops none.",
     ),
 }
 

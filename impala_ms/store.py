@@ -5,6 +5,8 @@ Input: nothing. Output: what the simplest store says, ``trajectory.Batches``; a 
 
 from __future__ import annotations
 
+from collections import deque
+
 
 class Store:
     """A store that gives each piece of work once.
@@ -15,9 +17,17 @@ class Store:
 
     keeps = False
 
+    def __init__(self) -> None:
+        """Begin with nothing to be counted."""
+        self._kept: deque[int] = deque()
+
+    def keep(self, rows: int) -> None:
+        """Count rows that stay with their sender, though the work that reported them is dropped."""
+        self._kept.append(rows)
+
     def newly_kept(self) -> int:
         """Rows that have come since the last batch and stay, to be counted without a batch."""
-        return 0
+        return sum(self._kept.popleft() for _ in range(len(self._kept)))
 
     def waits_for(self) -> str:
         """What is missing for a batch, beside what usually is."""

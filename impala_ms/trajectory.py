@@ -35,10 +35,16 @@ Buffer = tuple[NDArray[np.uint8], Batch]  # bytes, and views of the fields in th
 class Layout:
     """Shape, dtype and position of each field of a piece of work: one buffer, without pickle.
 
+    Attributes:
+        kept_by_sender: Whether decisions stay where they were made, to be learned from later, when
+            the work that reports them is dropped.
+
     Args:
         fields: ``{name: (shape, dtype)}``. The hub that takes the work reads ``env_steps``,
             ``behaviour_version``, ``episode_return``, ``episode_length`` and ``wait_fraction``.
     """
+
+    kept_by_sender = False
 
     def __init__(self, fields: Fields) -> None:
         """Lay out one field after the other."""
@@ -55,6 +61,10 @@ class Layout:
     def valid_rows(self, work: Mapping[str, NDArray[Any]]) -> int:
         """Number of decisions in a piece of work, or in a batch."""
         raise NotImplementedError
+
+    def rows_learned(self, work: Mapping[str, NDArray[Any]]) -> int:
+        """Number of decisions that are learned from with it, if these are others."""
+        return self.valid_rows(work)
 
     def problem(self, work: Mapping[str, NDArray[Any]]) -> str | None:
         """A phrase that names a value that is not finite in a piece of work, or None."""
@@ -206,9 +216,11 @@ class Batches(Store):
 
     def __init__(self, layout: Layout, unrolls: int) -> None:
         """Make both batches, empty."""
+        super().__init__()
         self.layout = layout
         self.unrolls = unrolls
         self.completed = 0
+        self.keeps = layout.kept_by_sender
         self._free = deque(self.example() for _ in range(2))
         self._full: deque[Batch] = deque()
         self._filled = 0
@@ -255,5 +267,5 @@ class Batches(Store):
 
     def rows(self, batch: Batch) -> tuple[int, int]:
         """``(rows that are new, rows that are learned from)``."""
-        rows = self.layout.valid_rows(batch)
-        return rows, rows
+        new = self.layout.valid_rows(batch) + self.newly_kept()
+        return new, self.layout.rows_learned(batch)

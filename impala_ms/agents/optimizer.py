@@ -27,6 +27,8 @@ def make_optimizer(parameters, params):
             epsilon=params["optimizer_epsilon"],
             start=params["rmsprop_start"],
         )
+    if params["optimizer"] == "adagrad":
+        return nn.Adagrad(parameters, params["adagrad_start"], params["lr"])
     return nn.Adam(
         parameters,
         params["lr"],

@@ -8,6 +8,7 @@ import mindspore as ms
 from mindspore import ops
 
 from impala_ms.agents.learner import GradientLearner
+from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.vtrace import as_tensor
 
 FIELDS = ("action", "returns", "discounts", "weights")
@@ -33,7 +34,7 @@ class TransitionLearner(GradientLearner):
         """Make the target network."""
         super().__init__(policy, params, total_env_steps)
         self.period, self.error_clip = params["target_period"], params["error_clip"]
-        self.updates_per_call = params["updates_per_call"]
+        self.updates_per_call = params.get("updates_per_call", 1)
         self.target_rate = params.get("target_rate", 1.0)
         self.updates = ms.Parameter(ms.Tensor(0, ms.int32), name="updates", requires_grad=False)
         self.target, self.pairs = target_of(policy.twin(), policy, "target")
@@ -43,6 +44,10 @@ class TransitionLearner(GradientLearner):
         """Let the target networks begin with the weights, too."""
         for target, source in self.pairs:
             target.set_data(ms.Tensor(source.asnumpy().copy()))
+
+    def target_weights(self):
+        """The weights of the target networks, for a worker that is told when to copy them."""
+        return FlatWeights([target for target, _ in self.pairs])
 
     def follow(self):
         """Count an update; now and then the target networks become copies, or move nearer."""

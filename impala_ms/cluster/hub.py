@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from impala_ms.cluster import place
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import (
+    ASK,
     BEAT,
     BYE,
     ERROR,
@@ -74,6 +75,7 @@ class Intake:
         self.env_steps_received = 0  # all that arrived, including dropped ones
         self.env_steps_dropped = 0
         self.dropped = 0  # pieces of work
+        self.withheld = 0  # pieces of work that the spokes themselves did not send
         # (returns, lengths, whether they count for the mean return), each [n]
         self.episodes: deque[tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]] = deque()
 
@@ -96,8 +98,12 @@ class Intake:
         if accepted:
             self.store.add(work)
         else:
-            self.env_steps_dropped += rows
             self.dropped += 1
+            if self.layout.kept_by_sender and not (stopping or problem):
+                self.store.keep(rows)
+            else:
+                self.env_steps_dropped += rows
+        self.withheld += int(work.get("withheld", 0))
         ended = work["episode_length"] > 0
         if not (stopping or problem) and ended.any():
             scored = np.broadcast_to(work.get("scored", np.True_), ended.shape)
@@ -250,6 +256,8 @@ class Hub:
                 raise RunError(f"rank {peer}: {reason} (worker_{peer}.txt has the traceback)")
         elif tag == BYE:
             self.roster.leave(peer)
+        elif tag == ASK:
+            self._owed.add(peer)
         elif tag == BEAT and (doing := decode(data)["doing"]) is not None:
             self.roster.members[peer].doing = doing
         self.transport.release(peer)

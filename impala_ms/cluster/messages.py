@@ -5,6 +5,7 @@ hub      WEIGHTS         ->  spoke      only the newest, at most one under way p
 spoke    WORK            ->  hub        an unroll or a gradient; held if there is no room
 spoke 1  EVALUATION      ->  hub        returns, and the weights that played them
 spoke    ERROR           ->  hub        an exception on that rank; ends the run
+spoke    ASK             ->  hub        for new weights, when there is no work to be sent
 spoke    BEAT            ->  hub        a sign of life when there was nothing else to send
 hub      STOP            ->  spoke  BYE ->  hub
 """
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from impala_ms.errors import RunError
 
-HELLO, WEIGHTS, WORK, EVALUATION, ERROR, STOP, BYE, BEAT = range(1, 9)
+HELLO, WEIGHTS, WORK, EVALUATION, ERROR, STOP, BYE, BEAT, ASK = range(1, 10)
 
 VERSION_BYTES = 8  # the version as int64, before the weights
 STOP_VERSION = -1  # version in the broadcast that ends synchronous rounds

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from impala_ms.cluster import place
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import (
+    ASK,
     BEAT,
     ERROR,
     HELLO,
@@ -120,6 +121,12 @@ class Spoke:
     def send_work(self, buffer: Buffer) -> None:
         """Send a buffer of ``turn``; it becomes free when the hub takes it."""
         self._pending.append((self.transport.send(self.hub, WORK, buffer[0]), buffer))
+        self._spoke = time.monotonic()
+
+    def withhold(self, buffer: Buffer) -> None:
+        """Send nothing in a buffer of ``turn``, and ask for new weights instead."""
+        self._free.append(buffer)
+        self._pending.append((self.transport.send(self.hub, ASK, encode({})), None))
         self._spoke = time.monotonic()
 
     def drain(self) -> bool:

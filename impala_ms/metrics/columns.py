@@ -103,6 +103,15 @@ ACTOR_CRITIC: Columns = {
     ),
 }
 
+# Of systems whose workers compute gradients.
+GRADIENTS_DROPPED: Columns = {
+    "gradients_dropped": (
+        "gradients",
+        "Gradients received since the last row but not applied: older than `max_policy_lag`, or of "
+        "an unroll with a NaN or an infinity.",
+    ),
+}
+
 # Of agents that learn the values of actions, from a replay.
 REPLAY: Columns = {
     "episode_return_all_mean": (

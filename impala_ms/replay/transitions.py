@@ -63,6 +63,7 @@ class TransitionReplay(Store):
         limiter: RateLimiter,
     ) -> None:
         """Reserve the memory; it is used as the ring fills."""
+        super().__init__()
         self.layout, self.batch_size, self.draws = layout, batch_size, draws
         self.sampler, self.limiter = sampler, limiter
         self.n, self.gamma, self.rewards = n, gamma, rewards

@@ -44,15 +44,16 @@ class Acting:
             self.actor.set_weights(*weights)
         self.actor.wait_s += time.perf_counter() - began
         self.evaluate_if_due()
-        self.work(buffer[1])
+        made = self.work(buffer[1])
         began = time.perf_counter()
-        self.spoke.send_work(buffer)
+        (self.spoke.send_work if made else self.spoke.withhold)(buffer)
         self.actor.wait_s += time.perf_counter() - began
         return True
 
     def work(self, fields):
-        """Play an unroll into the fields of a message."""
+        """Play an unroll into the fields of a message; whether it is to be sent."""
         self.actor.play(fields)
+        return True
 
     def evaluate_if_due(self):
         """Evaluate if it is due, on the first of the acting ranks."""

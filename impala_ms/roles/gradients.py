@@ -30,24 +30,32 @@ class GradientLayout(Layout):
         spec: ``TrajectorySpec`` of the unroll behind the gradient.
         size: Number of trainable weights.
         statistics: Names of the numbers that describe the loss.
+        keeps: Whether the worker keeps its decisions, in a replay of its own.
     """
 
-    def __init__(self, spec, size, statistics):
+    def __init__(self, spec, size, statistics, keeps=False):
         """Add the fields of the unroll that the hub reads."""
+        self.kept_by_sender = keeps
         kept = ("episode_return", "episode_length", "behaviour_version", "env_steps")
         super().__init__(
             {
                 "gradient": ((size,), np.dtype(np.float32)),  # clipped
-                "statistics": ((len(statistics),), np.dtype(np.float32)),  # over valid rows
-                "valid_rows": ((), np.dtype(np.int64)),
+                "statistics": ((len(statistics),), np.dtype(np.float32)),  # means over rows
+                "rows": ((), np.dtype(np.int64)),  # decisions that the gradient was made from
+                "valid_rows": ((), np.dtype(np.int64)),  # decisions that are new
+                "withheld": ((), np.dtype(np.int64)),  # gradients that were not sent before this
                 "problem": ((TEXT_BYTES,), np.dtype(np.uint8)),  # text, filled with zeros
             }
             | {name: spec.fields[name] for name in (*kept, "wait_fraction")}
         )
 
     def valid_rows(self, work):
-        """Number of decisions behind a gradient, or behind a batch of gradients."""
+        """Number of new decisions behind a gradient, or behind a batch of gradients."""
         return int(work["valid_rows"].sum())
+
+    def rows_learned(self, work):
+        """Number of decisions that a gradient, or a batch of gradients, was made from."""
+        return int(work["rows"].sum())
 
     def problem(self, work):
         """Which value in the worker's unroll was not finite, or None."""
@@ -76,6 +84,8 @@ class GradientStep(nn.Cell):
         """
         arguments = self.learner.arguments(tensors)
         gradients, norm, statistics = self.learner.clipped_gradient(arguments)
+        if self.learner.gives_errors:
+            statistics = statistics[:-1]
         flat = ()
         for gradient in gradients:
             flat += (gradient.reshape((-1,)),)
@@ -98,19 +108,28 @@ class Working(Acting):
     def work(self, fields):
         """Play an unroll and put its gradient into the fields of a message."""
         self.actor.play(self.unroll)
+        problem, rows = self.spec.problem(self.unroll), self.spec.valid_rows(self.unroll)
         for name in fields.keys() & self.unroll.keys():
             fields[name][...] = self.unroll[name]
-        fields["valid_rows"][...] = self.spec.valid_rows(self.unroll)
-        problem = (self.spec.problem(self.unroll) or "").encode()[:TEXT_BYTES]
-        fields["problem"][...] = np.frombuffer(problem.ljust(TEXT_BYTES, b"\0"), np.uint8)
-        if problem:
-            fields["gradient"][...] = 0.0
-            return
-        gradient, statistics = self.step(*self.learner.tensors(self.batch))
-        statistics = statistics.asnumpy()
+        self.count(fields, rows, problem)
+        if not problem:
+            fields["rows"][...] = rows
+            fields["gradient"][...], fields["statistics"][...] = self.gradient_of(self.batch)
+        return True
+
+    def count(self, fields, new, problem, withheld=0):
+        """Begin a message: its new decisions, and what is not finite in them, or None."""
+        text = (problem or "").encode()[:TEXT_BYTES].ljust(TEXT_BYTES, b"\0")
+        fields["problem"][...] = np.frombuffer(text, np.uint8)
+        fields["valid_rows"][...], fields["withheld"][...] = new, withheld
+        for name in ("gradient", "statistics", "rows"):
+            fields[name][...] = 0
+
+    def gradient_of(self, batch):
+        """``(gradient [size], statistics and norm [K + 1])``."""
+        gradient, statistics = (made.asnumpy() for made in self.step(*self.learner.tensors(batch)))
         check_statistics(self.learner, len(statistics) - 1)
-        fields["gradient"][...] = gradient.asnumpy()
-        fields["statistics"][...] = statistics
+        return gradient, statistics
 
     def begin(self):
         """Compile the gradient; weights are not needed for that."""
@@ -130,7 +149,7 @@ class GradientServer(GradientLearner):
         policy: Network whose weights are learned.
         params: ``learner_params`` of the configuration.
         total_env_steps: Environment steps at which a linear schedule reaches 0.
-        described_by: Class of the workers' learner, whose statistics and columns are reported.
+        described_by: Has ``statistics`` and ``columns``, which are reported.
 
     Source:
         Mnih et al. 2016, arXiv:1602.01783, section 4, "Optimization" (shared RMSProp).
@@ -140,7 +159,7 @@ class GradientServer(GradientLearner):
         """Give each parameter its range in a gradient."""
         super().__init__(policy, params, total_env_steps)
         self.statistics, self.columns = described_by.statistics, described_by.columns
-        self.mean = params["loss_reduction"] == "mean"
+        self.mean = params.get("loss_reduction", "mean") == "mean"
         names = (*self.statistics, "gradient_norm")
         self.summed = np.array([name.startswith("loss") for name in names])  # like the gradients
         self.shapes = tuple(tuple(parameter.shape) for parameter in self.optimizer.parameters)
@@ -173,7 +192,7 @@ class GradientServer(GradientLearner):
 
     def tensors(self, batch):
         """Shares, gradients and statistics of a batch."""
-        rows = batch["valid_rows"].astype(np.float32)
+        rows = batch["rows"].astype(np.float32)
         means = rows / max(rows.sum(), 1.0)
         # For a mean loss, the gradient of the mean over all rows; for a sum, the sum of gradients.
         shares = means if self.mean else np.ones_like(rows)
@@ -198,12 +217,15 @@ class Gradients:
         needed: With fewer workers an update never gets all its gradients, since each worker has
             only one gradient under way.
         learner_cores: See ``Unrolls``.
+        keeps: Whether workers keep their decisions, in replays of their own.
     """
 
     name = "gradients"
+    keeps = False
     is_answered = True
     in_flight = 1
     learner_cores = 0
+    trainer_type = WorkerTrainer
 
     def __init__(self, config):
         self.config = config
@@ -213,7 +235,8 @@ class Gradients:
                 f"the learner {config.algorithm_config['learner']['type']} has no statistics: "
                 "where workers compute gradients it is a subclass of GradientLearner"
             )
-        self.per_update = self.needed = config.trainer_params["gradients_per_update"]
+        self.per_update = self.needed = config.trainer_params.get("gradients_per_update", 1)
+        self.statistics, self.columns = self.learner_type.statistics, self.learner_type.columns
 
     def recorded(self, policy):
         """Further arguments of ``TrajectorySpec``."""
@@ -232,7 +255,8 @@ class Gradients:
                 f"the learner {self.learner_type.__name__} changes statistics in its constructor: "
                 "the server, which makes none, reads them in the class"
             )
-        trainer = WorkerTrainer(parts, self.config.trainer_params)
+        self.equip(spec, parts)
+        trainer = self.trainer_type(parts, self.config.trainer_params)
         trainer.loop.begin()
         return self.layout(spec, policy), trainer
 
@@ -243,15 +267,18 @@ class Gradients:
             policy,
             config.learner_params,
             config.trainer_params["total_env_steps"],
-            self.learner_type,
+            described_by=self,
         )
         return self.layout(spec, policy), server
 
-    def row(self, recorder, dropped):
-        """Further columns of a row, when so many gradients were dropped since the last row."""
+    def equip(self, spec, parts):
+        """Give a worker further parts; for other kinds of workers."""
+
+    def row(self, recorder, dropped, withheld):
+        """Further columns of a row; so much work was dropped, or not sent, since the last one."""
         return {"gradients_dropped": dropped}
 
     def layout(self, spec, policy):
         """The layout of a message."""
         size = sum(parameter.size for parameter in policy.trainable_params())
-        return GradientLayout(spec, size, (*self.learner_type.statistics, "gradient_norm"))
+        return GradientLayout(spec, size, (*self.statistics, "gradient_norm"), self.keeps)

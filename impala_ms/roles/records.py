@@ -28,7 +28,7 @@ class Records:
         self.logged_s = self.saved_s = self.took_s = self.shown_s = time.monotonic()
         self.snapshot_s = self.saved_s
         self.dropped = 0  # steps dropped by the intake that the recorder has already counted
-        self.works_dropped = 0  # pieces of work dropped by the intake that are already in a row
+        self.works = 0, 0  # dropped and withheld pieces of work that are already in a row
         self.before = self.recorder.env_steps + self.recorder.env_steps_dropped  # before a resume
         self.saved = None  # path of the newest checkpoint
         self.saved_updates = self.recorder.updates  # a resumed run has their checkpoint
@@ -78,8 +78,9 @@ class Records:
             "eta_s": eta_s,
             "actors_expected": self.params["actors"] * concurrent,
         }
-        works, self.works_dropped = self.works_dropped, self.hub.intake.dropped
-        row |= self.parts.work.row(self.recorder, self.works_dropped - works)
+        before, self.works = self.works, (self.hub.intake.dropped, self.hub.intake.withheld)
+        newly = (now - then for now, then in zip(self.works, before, strict=True))
+        row |= self.parts.work.row(self.recorder, *newly)
         self.last_row = row
         self.parts.sinks.write(row)
         logger.info(

@@ -27,11 +27,11 @@ class ReplayedUnrolls(Unrolls):
 
     def __init__(self, config):
         self.config, params = config, config.trainer_params
-        self.per_update, self.in_flight = 1, params["unrolls_in_flight"]
+        self.per_update, self.in_flight = 1, params.get("unrolls_in_flight", 1)
         learner = config.learner_params
         self.rewards = Rewards(learner["reward_clip"], learner["reward_scale"])
         self.n, self.gamma = learner["n_step"], learner["gamma"]
-        self.prioritized = params["priority_exponent"] > 0.0
+        self.prioritized = params.get("priority_exponent", 0.0) > 0.0
         if params["replay_ratio"] is None:  # nothing else holds the actors back
             self.learner_cores = learner["threads"] or 1
 
@@ -60,27 +60,39 @@ class ReplayedUnrolls(Unrolls):
         names = ("epsilon_begin", "epsilon_end", "epsilon_steps")
         return LinearEpsilon(*(policy[name] for name in names)), True
 
-    def row(self, recorder, dropped):
-        """Further columns of a row, when so many unrolls were dropped since the last row."""
+    def row(self, recorder, dropped, withheld):
+        """Further columns of a row; so much work was dropped, or not sent, since the last one."""
         epsilon, _ = self.exploration(1)
         probability = np.mean(epsilon(recorder.env_steps))
         every = recorder.episodes.all_return_mean
         return {"epsilon": probability, "episode_return_all_mean": every}
 
     def store(self, layout):
-        """The replay."""
+        """The replay of the learner."""
+        return self.replay(layout, free=self.config.ranks > 1)
+
+    def replay(self, layout, *owner, free=False, copies=1):
+        """A replay.
+
+        Args:
+            layout: ``TrajectorySpec``.
+            *owner: Numbers that its seed depends on, where there are several.
+            free: Whether, with a replay_ratio of None, nobody waits; else each unroll is followed
+                by one call of the learner.
+            copies: So many of them must fit into the memory of this host.
+        """
         params = self.config.trainer_params
         capacity = params["replay_capacity"]
-        check_room(ring_bytes(layout, capacity), "trainer.replay_capacity", capacity)
-        rng = np.random.default_rng((params["seed"], self.config.epoch, FOR_REPLAY))
-        exponents = {"alpha": params["priority_exponent"], "beta": params["importance_exponent"]}
-        sampler = (
-            Prioritized(capacity, rng, **exponents) if self.prioritized else Uniform(capacity, rng)
-        )
-        draws = self.config.learner_params["updates_per_call"]
+        check_room(copies * ring_bytes(layout, capacity), "trainer.replay_capacity", capacity)
+        rng = np.random.default_rng((params["seed"], self.config.epoch, FOR_REPLAY, *owner))
+        sampler = Uniform(capacity, rng)
+        if self.prioritized:
+            alpha, beta = params["priority_exponent"], params["importance_exponent"]
+            sampler = Prioritized(capacity, rng, alpha=alpha, beta=beta)
+        draws = self.config.learner_params.get("updates_per_call", 1)
         batch, ratio = params["batch_size"] * draws, params["replay_ratio"]
         unroll = layout.unroll_length * layout.num_envs
-        if ratio is None and self.config.ranks == 1:
+        if ratio is None and not free:
             ratio = batch / unroll
         # So far the actors may be ahead: two batches, or two unrolls, are due then.
         slack = 2.0 * max(batch, unroll * (ratio or 0.0))
@@ -110,6 +122,6 @@ class ReplayedMotions(ReplayedUnrolls):
         made = GaussianNoise(noise, ladder, start, number, self.config.actors, envs)
         return made, made.scored
 
-    def row(self, recorder, dropped):
-        """Further columns of a row, when so many unrolls were dropped since the last row."""
+    def row(self, recorder, dropped, withheld):
+        """Further columns of a row; so much work was dropped, or not sent, since the last one."""
         return {"episode_return_all_mean": recorder.episodes.all_return_mean}

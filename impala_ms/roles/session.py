@@ -119,6 +119,7 @@ class RoleSession(compat.Session):
             actor=actor,
             spoke=spoke,
             number=number,
+            incarnation=process.incarnation,
             evaluate=partial(
                 build.evaluate_policy,
                 config,

@@ -59,8 +59,8 @@ class Unrolls:
         """``(layout of the messages, trainer of an actor)``."""
         return spec, ActorTrainer(parts, self.config.trainer_params)
 
-    def row(self, recorder, dropped):
-        """Further columns of a row, when so many unrolls were dropped since the last row."""
+    def row(self, recorder, dropped, withheld):
+        """Further columns of a row; so much work was dropped, or not sent, since the last one."""
         return {}
 
     def learning(self, spec, policy):

@@ -101,6 +101,7 @@ def batch_of(*gradients, rows, statistics=0.0):
     return {
         "gradient": np.repeat(np.array(gradients, np.float32)[:, None], 3, 1),
         "statistics": described,
+        "rows": np.array(rows, np.int64),
         "valid_rows": np.array(rows, np.int64),
     }
 
@@ -371,8 +372,9 @@ class TestLayout:
     def test_a_gradient_travels_without_the_unroll_it_was_made_from(self):
         layout = GradientLayout(self.spec(), 500, STATISTICS)
         assert set(layout.fields) == {
-            *("gradient", "statistics", "valid_rows", "problem", "episode_return"),
-            *("episode_length", "behaviour_version", "env_steps", "wait_fraction"),
+            *("gradient", "statistics", "rows", "valid_rows", "withheld", "problem"),
+            *("episode_return", "episode_length", "behaviour_version", "env_steps"),
+            "wait_fraction",
         }
         assert 4 * 500 < layout.nbytes < 4 * 500 + 1500
 

@@ -11,7 +11,7 @@ from impala_ms.cluster.topology import acting
 from impala_ms.configuration.checks import baseline_without_core
 from impala_ms.configuration.messages import count
 from impala_ms.configuration.values import Setting
-from impala_ms.metrics.columns import ACTOR_CRITIC
+from impala_ms.metrics.columns import ACTOR_CRITIC, GRADIENTS_DROPPED
 from impala_ms.settings import section
 
 also = (("a2c", "a3c --synchronous true"),)  # systems that are this one with other settings
@@ -46,13 +46,6 @@ GRADIENTS = {
         "",
         "If true, every update waits for one gradient of each worker, and no gradient is old.",
     ),
-    "max_policy_lag": Setting(
-        None,
-        "int | None",
-        "updates",
-        ">= 0",
-        "A gradient that is older than this is dropped. None drops none.",
-    ),
 }
 
 collect_env_params = section(settings.ENVIRONMENT, num_envs=16)
@@ -71,6 +64,7 @@ learner_params = section(
 trainer_params = section(
     settings.TRAINING,
     GRADIENTS,
+    settings.STALE_GRADIENTS,
     settings.FAULTS,
     settings.ACTORS,
     settings.FILES,
@@ -133,13 +127,7 @@ automatic = {
 }
 
 # Of metrics.csv, beside those that all algorithms have.
-columns = ACTOR_CRITIC | {
-    "gradients_dropped": (
-        "gradients",
-        "Gradients received since the last row but not applied: older than `max_policy_lag`, or of "
-        "an unroll with a NaN or an infinity.",
-    ),
-}
+columns = ACTOR_CRITIC | GRADIENTS_DROPPED
 
 
 def check(values):

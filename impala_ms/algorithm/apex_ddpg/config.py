@@ -79,6 +79,7 @@ policy_params = section(NOISE)
 learner_params = section(
     settings.LEARNER,
     settings.TRANSITIONS,
+    settings.CALLS,
     DDPG,
     settings.REWARDS,
     settings.OPTIMIZER,

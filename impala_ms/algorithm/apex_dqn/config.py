@@ -48,6 +48,7 @@ policy_params = section(LADDER)
 learner_params = section(
     settings.LEARNER,
     settings.Q_LEARNING,
+    settings.CALLS,
     settings.REWARDS,
     settings.OPTIMIZER,
     lr_schedule=None,

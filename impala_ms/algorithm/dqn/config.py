@@ -25,6 +25,7 @@ policy_params = section(settings.EPSILON)
 learner_params = section(
     settings.LEARNER,
     settings.Q_LEARNING,
+    settings.CALLS,
     settings.REWARDS,
     settings.OPTIMIZER,
     lr_schedule=None,
