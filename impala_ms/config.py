@@ -63,7 +63,7 @@ class Config:
     @property
     def places(self) -> list[Place]:
         """What each rank is, by the wiring of the algorithm."""
-        return Algorithm(self.algorithm).places(self.ranks)
+        return Algorithm(self.algorithm).places(self.ranks, self.values())
 
     def values(self) -> dict[str, Any]:
         """All values by path."""

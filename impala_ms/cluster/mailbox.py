@@ -68,6 +68,13 @@ class Mailbox:
         self._thread = threading.Thread(target=self._run, name="mailbox", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise here the exception of the thread; without a thread, read."""
+        if self.error is not None:
+            raise self.error
+        if self._thread is None:
+            self.pump()
+
     def stop(self) -> None:
         """End the thread; from now on the caller reads again."""
         self._stopping = True

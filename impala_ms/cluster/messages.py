@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from impala_ms.errors import RunError
 
-HELLO, WEIGHTS, WORK, EVALUATION, ERROR, STOP, BYE, BEAT, ASK = range(1, 10)
+HELLO, WEIGHTS, WORK, EVALUATION, ERROR, STOP, BYE, BEAT, ASK, BEGIN, STATE = range(1, 12)
 
 VERSION_BYTES = 8  # the version as int64, before the weights
 STOP_VERSION = -1  # version in the broadcast that ends synchronous rounds

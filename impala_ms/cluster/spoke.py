@@ -112,10 +112,16 @@ class Spoke:
             buffer for the work; or None after a STOP.
         """
         while not self.drain():
-            if self._may_begin() and (buffer := self._free_buffer()):
-                self._has_weights = True
-                return self._take_weights(), buffer
+            if ready := self.try_turn():
+                return ready
             time.sleep(POLL_S)
+        return None
+
+    def try_turn(self) -> tuple[Weights | None, Buffer] | None:
+        """Do as ``turn`` without waiting; None if the next piece of work cannot be made yet."""
+        if self._may_begin() and (buffer := self._free_buffer()):
+            self._has_weights = True
+            return self._take_weights(), buffer
         return None
 
     def send_work(self, buffer: Buffer) -> None:

@@ -4,7 +4,8 @@ Input: the number of ranks. Output: a ``Place`` for each. A wiring is a pure fun
 names it in its ``config.py``: ``wiring = "impala_ms.cluster.topology:star_of_unrolls"``.
 
     unrolls     rank 0 is the learner; the others are actors, which send it unrolls
-    gradients   rank 0 is the parameter server; the others are workers, which send it gradients
+    gradients   rank 0 is the parameter server; the others are workers, which send it gradients.
+                With several servers, ranks 0 ... P - 1, each has a range of the weights
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class Place(NamedTuple):
         number: Its number among the ranks of its role, counted from 1. Seeds depend on it.
         hub_of: Ranks that it serves.
         spoke_of: Ranks that it works for.
+        reports: Ranks of the other servers, which tell it their parts; only on rank 0.
     """
 
     role: str
     number: int
     hub_of: tuple[int, ...] = ()
     spoke_of: tuple[int, ...] = ()
+    reports: tuple[int, ...] = ()
 
 
 def star_of_unrolls(ranks: int) -> list[Place]:
@@ -37,9 +40,20 @@ def star_of_unrolls(ranks: int) -> list[Place]:
     return _star("learner", "actor", ranks)
 
 
-def star_of_gradients(ranks: int) -> list[Place]:
-    """One parameter server and N - 1 workers: A3C (Mnih et al. 2016)."""
-    return _star("server", "worker", ranks)
+def star_of_gradients(ranks: int, servers: int = 1) -> list[Place]:
+    """Parameter servers and workers: A3C (Mnih et al. 2016), Gorila (Nair et al. 2015).
+
+    Raises:
+        ValueError: If there is no worker.
+    """
+    if servers == 1:
+        return _star("server", "worker", ranks)
+    if ranks <= servers:
+        raise ValueError(f"{servers} servers need N = {servers + 1} or more, with the worker")
+    hubs, spokes = tuple(range(servers)), tuple(range(servers, ranks))
+    first, *others = (Place("server", 1 + hub, hub_of=spokes) for hub in hubs)
+    workers = (Place("worker", n, spoke_of=hubs) for n in range(1, 1 + len(spokes)))
+    return [first._replace(reports=hubs[1:]), *others, *workers]
 
 
 def _star(hub: str, spoke: str, ranks: int) -> list[Place]:

@@ -59,15 +59,21 @@ class Algorithm:
         self.keys = dict(_keys(defined, self.parts))
         self.options = _options(self.keys)
 
-    def places(self, ranks: int) -> list[Place]:
+    def places(self, ranks: int, values: Mapping[str, Any] | None = None) -> list[Place]:
         """What each rank is.
+
+        Args:
+            ranks: N.
+            values: By path; the wiring gets those that ``wired_by`` of config.py names.
 
         Raises:
             ValueError: If there are too few.
             ConfigError: If the wiring cannot be used.
         """
         try:
-            places = list(resolve(self.module.wiring)(ranks))
+            wired_by = getattr(self.module, "wired_by", ())
+            numbers = [values[path] for path in wired_by if values and path in values]
+            places = list(resolve(self.module.wiring)(ranks, *numbers))
             serves = {(hub, spoke) for hub, place in enumerate(places) for spoke in place.hub_of}
             served = {(hub, spoke) for spoke, place in enumerate(places) for hub in place.spoke_of}
         except ValueError:  # by the wiring itself, or there is no such function
@@ -82,11 +88,11 @@ class Algorithm:
             )
         return places
 
-    def places_for(self, actors: int) -> list[Place]:
+    def places_for(self, actors: int, values: Mapping[str, Any] | None = None) -> list[Place]:
         """The places of the fewest ranks among which so many act; empty if there are no such."""
         for ranks in range(1, actors + 1000):
             with contextlib.suppress(ValueError):
-                if acting(places := self.places(ranks)) >= actors:
+                if acting(places := self.places(ranks, values)) >= actors:
                     return places
         return []
 

@@ -287,13 +287,13 @@ class Draft:
         """Find out what each rank is, from the wiring and N."""
         number = self.values.get("actor.number")
         if ranks is None:
-            self.values.places = self.algorithm.places_for(number or 1)
+            self.values.places = self.algorithm.places_for(number or 1, self.values)
             return
         if ranks < 1:
             self.problems.append(f"N = {ranks}: must be 1 or more")
             return
         try:
-            self.values.places = self.algorithm.places(ranks)
+            self.values.places = self.algorithm.places(ranks, self.values)
         except ValueError as error:
             self.problems.append(f"{self.algorithm.name} with N = {ranks}: {error}")
             return

@@ -32,7 +32,8 @@ COMMON: Columns = {
     "policy_lag_mean": (
         "updates",
         "How old the data is: the version of the weights when an unroll, or its gradient, was "
-        "used, minus the version of the weights that played it. Mean since the last row.",
+        "used, minus the version of the weights that played it or, in Gorila, that made the "
+        "gradient. Mean since the last row.",
     ),
     "policy_lag_max": ("updates", "The largest policy lag since the last row."),
     "loss_total": (
@@ -53,7 +54,7 @@ COMMON: Columns = {
         "(A3C, synchronous runs). High in an asynchronous run: rank 0 is the bottleneck.",
     ),
     "rss_mb": ("MiB", "Resident memory of the learner's process. It should not grow for ever."),
-    "ranks_alive": ("ranks", "Ranks that take part, including the learner."),
+    "ranks_alive": ("ranks", "Ranks that take part, including the learner or the servers."),
     "env_steps_dropped": (
         "decisions",
         "Decisions that arrived since the start and were not learned from: older than "
@@ -147,7 +148,7 @@ FIRST = (
 ).split()
 
 # A row may have these keys for the progress line; they are not written to files.
-PROGRESS_KEYS = ("total_env_steps", "eta_s", "actors_expected", "waiting_for")
+PROGRESS_KEYS = ("total_env_steps", "eta_s", "actors_expected", "servers", "waiting_for")
 
 
 def together(*groups: Columns) -> Columns:

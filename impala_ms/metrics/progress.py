@@ -186,7 +186,7 @@ def _fields(row: Row) -> list[str]:
         "" if lag is None else f"lag {lag:.1f}",
         "" if left is None else f"{_duration(left)} left",
         "" if loss is None else f"loss {loss:.4g}",
-        "" if alive is None or not expected else f"{alive - 1}/{expected} actors",
+        "" if alive is None or not expected else f"{alive - row.get('servers', 1)}/{expected} actors",
         # In one process learner and actor take turns: neither waits for the other.
         ""
         if expected == 0 or row.get("waiting_for")

@@ -12,8 +12,10 @@ import math
 from collections import deque
 
 from impala_ms.cluster.place import ranks_here
-from impala_ms.roles.gradients import Gradients, WorkerTrainer, Working
+from impala_ms.roles.gradients import WorkerTrainer, Working
 from impala_ms.roles.replaying import ReplayedUnrolls
+from impala_ms.roles.shares import SharedGradients
+from impala_ms.trajectory import Batches
 
 WARM_UP = 100  # losses before the first one can be an outlier
 DECAY = 0.99  # of the running mean and variance of losses
@@ -41,6 +43,8 @@ class Outliers:
         So a lasting change of the loss does not keep a worker out for ever.
         """
         size = abs(loss)
+        if not math.isfinite(size):  # the server skips such a gradient, and counts it
+            return False
         deviation = max(math.sqrt(self.variance), FLOOR * self.mean)
         far = self.seen >= WARM_UP and size > self.mean + self.sigma * deviation
         self.seen += 1
@@ -68,13 +72,9 @@ class Bundling(Working):
 
     def work(self, fields):
         """Put a gradient into the fields of a message; False if there is none to be sent."""
+        if not self.replay.is_due():
+            return self.fill(fields)
         self.follow_target()
-        while not self.replay.is_due():
-            if self.spoke.drain():
-                return False
-            if problem := self.play():
-                self.report(fields, problem)
-                return True
         batch = self.replay.take(0.0)
         gradient, statistics = self.gradient_of(batch)
         described = [*statistics[:-1], *self.replay.columns().values(), statistics[-1]]
@@ -82,10 +82,32 @@ class Bundling(Working):
         if self.outliers(float(statistics[0])):
             self.withheld += 1
             return False
-        self.report(fields)
+        self.report(fields, self.new_rows)
+        self.new_rows = 0
         fields["gradient"][...], fields["statistics"][...] = gradient, described
         fields["rows"][...] = len(batch["returns"])
         return True
+
+    def fill(self, fields):
+        """Play until a gradient is due: the next turn makes it, with newer weights.
+
+        An unroll with a value that is not finite is reported at once, and is not kept.
+
+        Returns:
+            Whether there is such a report in the fields.
+        """
+        while not (self.replay.is_due() or self.spoke.drain()):
+            self.actor.play(self.unroll)
+            rows = self.spec.valid_rows(self.unroll)
+            if problem := self.spec.problem(self.unroll):
+                self.report(fields, rows, problem)
+                return True
+            ended = self.unroll["episode_length"] > 0
+            found = (self.unroll[f"episode_{name}"][ended] for name in ("return", "length"))
+            self.episodes.extend(zip(*found, strict=True))
+            self.replay.add(self.unroll)
+            self.new_rows += rows
+        return False
 
     def follow_target(self):
         """Make the target network a copy of the weights when a new period has begun."""
@@ -94,22 +116,10 @@ class Bundling(Working):
             self.copied = period
             self.target.write(self.actor.weights.read())
 
-    def play(self):
-        """Play an unroll into the replay; or say which value in it is not finite."""
-        self.actor.play(self.unroll)
-        self.new_rows += self.spec.valid_rows(self.unroll)
-        if problem := self.spec.problem(self.unroll):
-            return problem
-        ended = self.unroll["episode_length"] > 0
-        found = (self.unroll[f"episode_{name}"][ended] for name in ("return", "length"))
-        self.episodes.extend(zip(*found, strict=True))
-        self.replay.add(self.unroll)
-        return None
-
-    def report(self, fields, problem=None):
-        """Begin a message: what has happened since the last one."""
-        self.count(fields, self.new_rows, problem, self.withheld)
-        self.new_rows = self.withheld = 0
+    def report(self, fields, rows, problem=None):
+        """Begin a message: so many new decisions, and what has happened since the last one."""
+        self.count(fields, rows, problem, self.withheld)
+        self.withheld = 0
         fields["behaviour_version"][...] = self.actor.version
         fields["env_steps"][...] = self.actor.env_steps
         fields["wait_fraction"][...] = self.unroll["wait_fraction"]
@@ -125,7 +135,33 @@ class BundleTrainer(WorkerTrainer):
     loop_type = Bundling
 
 
-class Bundles(Gradients):
+class Gathered(Batches):
+    """Gradients at the server, whose decisions are in the replays of the workers.
+
+    Args:
+        layout, unrolls: Those of ``Batches``.
+        start: With so many decisions in its replay a worker begins to make gradients.
+    """
+
+    def __init__(self, layout, unrolls, start):
+        super().__init__(layout, unrolls)
+        self.start = start
+
+    def notes(self, resumed):
+        """Lines for the start of a run."""
+        if not resumed:
+            return []
+        return [
+            "the replays are not in checkpoints: each worker fills its own with "
+            f"{self.start:,} decisions again before learning goes on"
+        ]
+
+    def waits_for(self):
+        """What is missing for a batch, beside what usually is."""
+        return "" if self.completed else f"gradients: each worker first plays {self.start:,} steps"
+
+
+class Bundles(SharedGradients):
     """Makes workers that bundle actor, replay and learner, and a parameter server.
 
     Args:
@@ -143,6 +179,10 @@ class Bundles(Gradients):
     def recorded(self, policy):
         """Further arguments of ``TrajectorySpec``."""
         return self.replayed.recorded(policy)
+
+    def store(self, layout):
+        """Where the server takes its gradients from."""
+        return Gathered(layout, self.per_update, self.config.trainer_params["replay_start"])
 
     def equip(self, spec, parts):
         """Give a worker its replay, its way to explore, and its judgement of losses."""

@@ -35,7 +35,8 @@ class GradientLayout(Layout):
 
     def __init__(self, spec, size, statistics, keeps=False):
         """Add the fields of the unroll that the hub reads."""
-        self.kept_by_sender = keeps
+        self.kept_by_sender, self.size = keeps, size
+        self._rest = spec, statistics, keeps
         kept = ("episode_return", "episode_length", "behaviour_version", "env_steps")
         super().__init__(
             {
@@ -48,6 +49,11 @@ class GradientLayout(Layout):
             }
             | {name: spec.fields[name] for name in (*kept, "wait_fraction")}
         )
+
+    def of(self, size):
+        """The same layout for a gradient of another size."""
+        spec, statistics, keeps = self._rest
+        return GradientLayout(spec, size, statistics, keeps)
 
     def valid_rows(self, work):
         """Number of new decisions behind a gradient, or behind a batch of gradients."""
@@ -262,14 +268,12 @@ class Gradients:
 
     def learning(self, spec, policy):
         """``(layout of the messages, learner)``."""
+        return self.layout(spec, policy), GradientServer(policy, *self.of_servers())
+
+    def of_servers(self):
+        """The arguments of every ``GradientServer`` after the network."""
         config = self.config
-        server = GradientServer(
-            policy,
-            config.learner_params,
-            config.trainer_params["total_env_steps"],
-            described_by=self,
-        )
-        return self.layout(spec, policy), server
+        return config.learner_params, config.trainer_params["total_env_steps"], self
 
     def equip(self, spec, parts):
         """Give a worker further parts; for other kinds of workers."""

@@ -31,11 +31,13 @@ class Learning:
         params: ``trainer_params``, ``action_repeat``, ``actors``.
     """
 
+    records_type = Records
+
     def __init__(self, parts, params):
         self.params = params
         self.learner, self.hub, self.store = parts.learner, parts.hub, parts.store
         self.recorder, self.process, self.partner = parts.recorder, parts.process, parts.partner
-        self.records = Records(parts, params)
+        self.records = self.records_type(parts, params)
         self.version = self.recorder.updates + self.recorder.updates_skipped
         self.skipped_in_a_row = 0
         self.replay = None

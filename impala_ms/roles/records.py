@@ -67,13 +67,15 @@ class Records:
         self.count_dropped()
         row = recorder.row(now)
         total, speed = self.params["total_env_steps"], row["env_steps_per_s"]
+        servers = 1 + len(self.process.place.reports)
         eta_s = None
         if speed and self.last_row:  # the first rate is over too few steps
             eta_s = max(0, total - recorder.env_steps) / speed
         row |= {
             "wall_time_s": self.process.wall_time_s(),
             "env_frames": recorder.env_steps * self.params["action_repeat"],
-            "ranks_alive": 1 + len(self.hub.roster.alive) * concurrent,
+            "ranks_alive": servers + len(self.hub.roster.alive) * concurrent,
+            "servers": servers,
             "total_env_steps": total,
             "eta_s": eta_s,
             "actors_expected": self.params["actors"] * concurrent,
@@ -107,8 +109,8 @@ class Records:
             return
         name = checkpoint.file_name(self.recorder.updates)
         parameters = self.learner.named_parameters()
-        network = [parameter.name for parameter in self.learner.weights.parameters]
-        state = self.state() | {"network": network, "spaces": self.parts.spaces}
+        more = {"network": self.learner.network_names(), "spaces": self.parts.spaces}
+        state = self.state() | more
         self.saved = checkpoint.save(self.process.checkpoints, name, parameters, state)
         self.saved_updates = self.recorder.updates
         checkpoint.prune(self.process.checkpoints, self.params["checkpoints_kept"])
@@ -120,7 +122,7 @@ class Records:
         taken = snapshots.Taken(
             round(self.process.wall_time_s(), 3), recorder.env_steps, recorder.updates
         )
-        snapshots.save(self.process.run_dir, self.learner.weights.read(), taken)
+        snapshots.save(self.process.run_dir, self.learner.network_weights(), taken)
 
     def state(self):
         """What a checkpoint holds beside the parameters."""

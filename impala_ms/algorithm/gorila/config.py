@@ -13,7 +13,8 @@ from impala_ms.configuration.values import Setting
 from impala_ms.metrics.columns import GRADIENTS_DROPPED, Q_LEARNING
 from impala_ms.settings import section
 
-wiring = "impala_ms.cluster.topology:star_of_gradients"  # 1 server, N - 1 workers
+wiring = "impala_ms.cluster.topology:star_of_gradients"  # P servers, N - P workers
+wired_by = ("trainer.servers",)  # P
 work = "impala_ms.roles.bundles:Bundles"
 
 # Nair et al. 2015, arXiv:1507.04296, in its bundled mode: each worker has a replay of its own.
@@ -30,6 +31,17 @@ OWN_REPLAY = {
     "replay_ratio": settings.REPLAY["replay_ratio"]._replace(
         meaning="A worker makes gradients from so many transitions for each decision that it "
         "makes. None: one gradient follows each unroll."
+    ),
+}
+
+SERVERS = {
+    "servers": Setting(
+        1,
+        "int",
+        "ranks",
+        ">= 1",
+        "P: so many ranks are parameter servers, each with a range of the weights. With more than "
+        "one, a lost worker is left out and not started again.",
     ),
 }
 
@@ -61,6 +73,7 @@ learner_params = section(
 )
 trainer_params = section(
     settings.TRAINING,
+    SERVERS,
     OWN_REPLAY,
     OUTLIERS,
     settings.STALE_GRADIENTS,
