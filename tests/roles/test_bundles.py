@@ -176,6 +176,15 @@ class TestOutliers:
         assert refused[0]
         assert not any(refused[50:])
 
+    def test_a_loss_that_is_not_finite_is_left_to_the_server(self):
+        found = Outliers(3.0)
+        for _ in range(WARM_UP):
+            found(1.0)
+        assert not found(float("nan"))
+        assert not found(float("inf"))
+        assert found.mean == pytest.approx(1.0)
+        assert found(10.0)
+
     def test_none_are_found_without_sigma(self):
         found = Outliers(None)
         assert not any(found(10.0 ** (i % 7)) for i in range(3 * WARM_UP))
@@ -218,11 +227,17 @@ def pair():
 
 
 def turn(pair):
-    """The worker takes a turn, and the hub what it sends."""
-    assert not pair.worker.spoke.drain()
-    assert pair.worker.spoke._may_begin()  # or the turn would wait for ever
-    assert pair.worker.turn()
-    pair.hub.mailbox.pump()
+    """The worker takes a turn, after another if it must play first; the hub what it sends."""
+    played = True
+    while played:
+        played = not pair.worker.replay.is_due()
+        assert not pair.worker.spoke.drain()
+        assert pair.worker.spoke._may_begin()  # or the turn would wait for ever
+        received = pair.hub.intake.env_steps_received
+        assert pair.worker.turn()
+        pair.hub.mailbox.pump()
+        pair.hub.mailbox.pump()
+        played &= pair.hub.intake.env_steps_received == received
 
 
 def use(pair, version):
@@ -253,18 +268,35 @@ class TestExchange:
         assert pair.hub.intake.env_steps_dropped == 0
 
     def test_decisions_of_a_stale_gradient_stay_in_the_replay_and_count(self, pair):
-        pair.store.completed = 3  # meanwhile three gradients of other workers were applied
-        pair.hub.publish(13, np.ones(pair.size, np.float32))
         turn(pair)
-        intake, made = pair.hub.intake, pair.actor.env_steps
+        used = use(pair, 11)[0]
+        pair.store.completed = 4  # meanwhile three gradients of other workers were applied
+        pair.hub.publish(14, np.ones(pair.size, np.float32))
+        pair.worker.replay.limiter.learned -= 8  # a gradient is due without playing
+        pair.worker.new_rows = 5
+        turn(pair)
+        intake = pair.hub.intake
         assert (intake.dropped, intake.env_steps_dropped) == (1, 0)
+        assert intake.env_steps_received == used + 5
         assert pair.hub.take(0.0) is None
         pair.hub.mailbox.pump()
         turn(pair)
-        assert pair.actor.version == 13
-        assert use(pair, 14) == (pair.actor.env_steps, 8)
-        assert intake.env_steps_received == pair.actor.env_steps >= made
+        assert pair.actor.version == 14
+        made = pair.actor.env_steps - used
+        assert use(pair, 15) == (made + 5, 8)
         assert pair.store.newly_kept() == 0
+
+    def test_a_gradient_is_made_with_weights_that_are_newer_than_the_unroll_before_it(self, pair):
+        play, versions = pair.actor.play, []
+
+        def play_while_others_learn(unroll):
+            play(unroll)
+            versions.append(pair.actor.version)
+            pair.hub.publish(pair.hub._weights[0] + 1, np.ones(pair.size, np.float32))
+
+        pair.actor.play = play_while_others_learn
+        turn(pair)
+        assert pair.hub.take(0.0)["behaviour_version"] == [versions[-1] + len(versions)]
 
     def test_an_outlier_is_not_sent_but_counted_and_answered_with_new_weights(self, pair):
         turn(pair)
@@ -301,6 +333,23 @@ class TestExchange:
         pair.hub.mailbox.pump()
         turn(pair)
         assert use(pair, 11)[0] == pair.actor.env_steps - intake.env_steps_dropped
+
+    def test_unrolls_before_one_with_a_nan_are_kept_and_counted(self, pair):
+        play, played = pair.actor.play, []
+
+        def play_badly_once(unroll):
+            play(unroll)
+            played.append(int((~unroll["first"][1:]).sum()))
+            if len(played) == 2:
+                unroll["reward"][0, 0] = np.inf
+
+        pair.actor.play = play_badly_once
+        turn(pair)
+        assert pair.hub.intake.env_steps_dropped == played[1]
+        pair.hub.mailbox.pump()
+        turn(pair)
+        assert len(played) > 2
+        assert use(pair, 11)[0] == sum(played) - played[1]
 
     def test_the_target_network_is_that_of_the_period(self, pair):
         period = pair.worker.learner.period

@@ -152,7 +152,7 @@ class TestSnapshots:
         records.save = lambda: None
         records.process.run_dir, records.process.wall_time_s = folder, lambda: clock.s - 90.00049
         read = lambda: np.float32([records.recorder.updates, 0.5])  # noqa: E731
-        records.learner = SimpleNamespace(weights=SimpleNamespace(read=read))
+        records.learner = SimpleNamespace(network_weights=read)
         return records
 
     def updates(self, records, clock, number, seconds):

@@ -1,0 +1,256 @@
+"""Several servers without MindSpore: each has a range, and rank 0 collects what all have."""
+
+import numpy as np
+import pytest
+
+from impala_ms.cluster.hub import Hub, Intake
+from impala_ms.cluster.mailbox import Mailbox
+from impala_ms.cluster.messages import BYE, encode
+from impala_ms.cluster.reports import Collector, Reporter
+from impala_ms.cluster.spoke import Spoke
+from impala_ms.cluster.spokes import Spokes
+from impala_ms.cluster.topology import Place, star_of_gradients
+from impala_ms.errors import RunError
+from impala_ms.trajectory import Batches, Layout
+from tests.cluster.test_hub import FakeTransport
+
+SIZES = (3, 2)  # weights of each server
+SPACES = {"action": {"n": 2}}
+
+
+class Gradient(Layout):
+    """A gradient of so many weights."""
+
+    def __init__(self, size):
+        whole, ended = np.dtype(np.int64), (2,)
+        super().__init__(
+            {
+                "gradient": ((size,), np.dtype(np.float32)),
+                "valid_rows": ((), whole),
+                "withheld": ((), whole),
+                "episode_return": (ended, np.dtype(np.float32)),
+                "episode_length": (ended, np.dtype(np.int32)),
+                "behaviour_version": ((), whole),
+                "env_steps": ((), whole),
+                "wait_fraction": ((), np.dtype(np.float32)),
+            }
+        )
+
+    def valid_rows(self, work):
+        return int(work["valid_rows"].sum())
+
+    def problem(self, work):
+        return None
+
+
+class TestPlaces:
+    def test_workers_serve_under_all_servers(self):
+        workers = (2, 3, 4)
+        assert star_of_gradients(5, 2) == [
+            Place("server", 1, hub_of=workers, reports=(1,)),
+            Place("server", 2, hub_of=workers),
+            Place("worker", 1, spoke_of=(0, 1)),
+            Place("worker", 2, spoke_of=(0, 1)),
+            Place("worker", 3, spoke_of=(0, 1)),
+        ]
+
+    def test_one_server_is_the_star_of_before(self):
+        assert star_of_gradients(3, 1) == star_of_gradients(3)
+        assert star_of_gradients(3)[0] == Place("server", 1, hub_of=(1, 2))
+
+    @pytest.mark.parametrize("ranks", [1, 2, 3])
+    def test_a_worker_is_needed(self, ranks):
+        with pytest.raises(ValueError, match="3 servers need N = 4 or more"):
+            star_of_gradients(ranks, 3)
+
+
+class Servers:
+    """Two servers and one worker; the test decides the order of all steps."""
+
+    def __init__(self, **limits):
+        ends = FakeTransport.connect(3)
+        self.mailboxes = [Mailbox(end) for end in ends]
+        layouts = [Gradient(size) for size in SIZES]
+        self.stores = [Batches(layout, 1) for layout in layouts]
+        self.hubs = [
+            Hub(mailbox, [2], answers=True, min_actors=1 - rank, start_timeout_s=60.0)
+            for rank, mailbox in enumerate(self.mailboxes[:2])
+        ]
+        limits = {"start_timeout_s": 60.0, "heartbeat_s": 10.0} | limits
+        self.collector = Collector(self.mailboxes[0], [1], **limits)
+        self.reporter = Reporter(self.mailboxes[1], heartbeat_s=limits["heartbeat_s"])
+        spokes = [Spoke(self.mailboxes[2], hub, waits_for_answer=True) for hub in (0, 1)]
+        self.spoke = Spokes(spokes)
+        self.spoke.divide(layouts)
+        self.whole = Gradient(sum(SIZES))
+        self.layouts = layouts
+
+    def begin(self, max_policy_lag=None):
+        self.spoke.hello(SPACES)
+        self.spoke.begin([self.whole.empty()], sum(SIZES))
+        for rank, hub in enumerate(self.hubs):
+            assert hub.await_hello(1, lambda: False) == SPACES
+            intake = Intake(
+                self.layouts[rank], self.stores[rank], max_policy_lag=max_policy_lag, version=0
+            )
+            hub.begin(intake, sum(SIZES))
+            self.publish(rank, 0, 10.0 * rank)
+        return self
+
+    def publish(self, rank, version, value):
+        self.hubs[rank].publish(version, np.full(SIZES[rank], value, np.float32), 100)
+        self.mailboxes[rank].pump()
+
+    def turn(self):
+        """The worker's turn if both servers have answered, else None."""
+        spoke = self.spoke
+        assert not spoke.drain()
+        if all(one._may_begin() for one in spoke.spokes):
+            return spoke.turn()
+        return None  # it would wait
+
+    def send(self, buffer, gradient, rows=4):
+        fields = buffer[1]
+        fields["gradient"][...], fields["valid_rows"][...] = gradient, rows
+        self.spoke.send_work(buffer)
+        for mailbox in self.mailboxes[:2]:
+            mailbox.pump()
+
+    def learn(self, rank):
+        batch = self.hubs[rank].take(0.0)
+        if batch is not None:
+            self.stores[rank].give_back(batch)
+        return batch
+
+
+class TestWorker:
+    def test_gets_the_weights_of_all_servers_and_sends_each_its_range(self):
+        servers = Servers().begin()
+        weights, buffer = servers.turn()
+        assert (weights.version, weights.env_steps) == (0, 100)
+        assert weights.flat.tolist() == [0.0, 0.0, 0.0, 10.0, 10.0]
+        servers.send(buffer, np.arange(5.0))
+        found = [servers.learn(rank) for rank in (0, 1)]
+        assert [batch["gradient"][0].tolist() for batch in found] == [[0.0, 1.0, 2.0], [3.0, 4.0]]
+        assert [hub.intake.env_steps_received for hub in servers.hubs] == [4, 4]
+
+    def test_goes_on_when_both_have_applied_its_gradient(self):
+        servers = Servers().begin()
+        _, buffer = servers.turn()
+        servers.send(buffer, 1.0)
+        servers.learn(0)
+        servers.publish(0, 1, 0.5)
+        assert servers.turn() is None
+        servers.learn(1)
+        servers.publish(1, 1, 9.5)
+        weights, _ = servers.turn()
+        assert weights.flat.tolist() == [0.5, 0.5, 0.5, 9.5, 9.5]
+
+    def test_each_server_drops_by_the_version_of_its_own_weights(self):
+        servers = Servers().begin(max_policy_lag=2)
+        _, buffer = servers.turn()
+        servers.stores[1].completed = 3  # it has applied three gradients of other workers
+        servers.send(buffer, 1.0)
+        assert servers.learn(0)["behaviour_version"] == [0]
+        assert servers.learn(1) is None
+        assert [hub.intake.dropped for hub in servers.hubs] == [0, 1]
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf])
+    def test_a_number_that_is_not_finite_reaches_all_servers(self, bad):
+        servers = Servers().begin()
+        _, buffer = servers.turn()
+        servers.send(buffer, np.array([0.0, 1.0, bad, 2.0, 3.0]))
+        for rank in (0, 1):
+            assert np.isnan(servers.learn(rank)["gradient"]).all()
+
+    def test_without_a_gradient_gets_new_weights_of_all(self):
+        servers = Servers().begin()
+        _, buffer = servers.turn()
+        servers.spoke.withhold(buffer)
+        assert servers.turn() is None
+        for rank in (0, 1):
+            servers.hubs[rank].publish(3, np.full(SIZES[rank], 2.0, np.float32))
+            servers.mailboxes[rank].pump()
+        weights, _ = servers.turn()
+        assert weights.version == 3
+        assert weights.flat.tolist() == [2.0] * 5
+
+    @pytest.mark.parametrize("first", [0, 1])
+    def test_stops_when_any_server_says_so(self, first):
+        servers = Servers().begin()
+        servers.hubs[first]._stopping = True
+        servers.mailboxes[first].transport.send(2, 6, encode({}))
+        assert servers.spoke.turn() is None
+
+    def test_says_bye_to_all(self):
+        servers = Servers().begin()
+        servers.spoke.send(BYE, encode({}), wait=False)
+        for mailbox, hub in zip(servers.mailboxes, servers.hubs, strict=False):
+            mailbox.pump()
+            assert not hub.roster.alive
+
+
+class TestCollecting:
+    def ready(self, **limits):
+        servers = Servers(**limits)
+        state = np.arange(7, dtype=np.uint8)
+        servers.collector.begin({1: state})
+        reads = iter([False, False, False, True])
+
+        def others():
+            servers.mailboxes[0].pump()
+            return next(reads)
+
+        assert servers.reporter.await_state(7, others).tolist() == list(range(7))
+        return servers
+
+    def test_a_server_begins_with_what_rank_0_has_for_it(self):
+        self.ready()
+
+    def test_rank_0_gets_what_the_server_has_now(self, monkeypatch):
+        servers = self.ready()
+
+        def check():
+            servers.mailboxes[0].pump()
+            servers.mailboxes[1].pump()
+            if servers.reporter.asked:
+                servers.reporter.tell(np.full(7, next(values), np.uint8))
+
+        values = iter((3, 4))
+        monkeypatch.setattr(servers.mailboxes[0], "check", check)
+        for value in (3, 4):
+            assert servers.collector.collect()[1].tolist() == [value] * 7
+
+    def test_a_lost_server_ends_the_run(self):
+        servers = self.ready()
+        servers.mailboxes[0].transport.dead[1] = "was lost"
+        with pytest.raises(RunError, match="rank 1, a parameter server, was lost"):
+            servers.collector.collect()
+
+    def test_a_silent_server_ends_the_run_in_time(self):
+        servers = self.ready(heartbeat_s=0.0001)
+        with pytest.raises(RunError, match=r"rank 1, .* has not spoken in 0.0001 s"):
+            for _ in range(100):
+                servers.mailboxes[0].pump()
+
+    def test_an_exception_of_a_server_is_said(self):
+        servers = self.ready()
+        servers.reporter.transport.send(0, 5, encode({"reason": "no memory"}))
+        with pytest.raises(RunError, match=r"rank 1: no memory \(worker_1.txt"):
+            servers.mailboxes[0].pump()
+
+    def test_stop_reaches_the_server_and_its_bye_is_awaited(self):
+        servers = self.ready()
+        servers.mailboxes[1].pump()
+        pump = servers.mailboxes[0].pump
+
+        def both():
+            servers.mailboxes[1].pump()
+            if servers.reporter.stopped and not said:
+                said.append(servers.reporter.transport.send(0, BYE, encode({})))
+            return pump()
+
+        said = []
+        servers.mailboxes[0].pump = both
+        assert servers.collector.stop()
+        assert said
