@@ -302,7 +302,8 @@ def accept(name, words):
         module = "corridor:Corridor-v0"  # of docs/custom.md
         options = ["CartPole-v1" if word == module else word for word in options]
         settings = config.load(None, options, int(ranks))
-        assert settings.actors == max(1, int(ranks) - 1)
+        others = settings.trainer_params.get("servers", 1)  # ranks that do not act
+        assert settings.actors == max(1, int(ranks) - others)
         classes.resolve(settings.algorithm_config["policy_and_network"]["type"])
     elif name == "evaluate":
         evaluate.parse(words)

@@ -14,6 +14,7 @@ from mindspore import ops
 from impala_ms import compat
 from impala_ms.agents.checks import check_statistics
 from impala_ms.agents.optimizer import make_optimizer
+from impala_ms.agents.saved import Saved
 from impala_ms.frames import frame_rows
 from impala_ms.nets.weights import FlatWeights
 from impala_ms.ops.gradients import clipped
@@ -22,7 +23,7 @@ INPUTS = ("action", "reward", "terminated", "first", "behaviour_logits")
 BEFORE = ("last_action", "last_reward", "core_state")  # fields with values before row 0
 
 
-class GradientLearner(compat.Learner):
+class GradientLearner(Saved, compat.Learner):
     """A loss, its gradient clipped by the global norm, and an optimiser, as one compiled graph.
 
     A subclass has ``loss``, and in ``statistics`` the names of the numbers that it returns.
@@ -186,25 +187,6 @@ class GradientLearner(compat.Learner):
         before = tensors[end : end + len(self.before)]
         mask = tensors[end + len(self.before)] if len(tensors) > end + len(self.before) else None
         return (observation, *tensors[begin:end], before, mask)
-
-    def take_over(self):
-        """Called when the weights have become those of another run; for other kinds of agents."""
-
-    def named_parameters(self):
-        """Weights and state of the optimiser, ``{name: array}``: all that a resumed run needs."""
-        return {name: p.asnumpy().copy() for name, p in self.parameters_dict().items()}
-
-    def network_names(self):
-        """Which of ``named_parameters`` are the network, in the order of its weights."""
-        return [parameter.name for parameter in self.weights.parameters]
-
-    def network_weights(self):
-        """All weights of the network, ``[size]`` float32."""
-        return self.weights.read()
-
-    def named_weights(self, flat):
-        """Weights of ``FlatWeights`` by their names in a checkpoint, ``{name: array}``."""
-        return {parameter.name: values for parameter, values in self.weights.split(flat)}
 
     def warm_up(self, batch):
         """Compile for batches of this shape; the weights do not change."""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from impala_ms.cluster import place
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import (
     ASK,
@@ -35,6 +34,7 @@ from impala_ms.cluster.messages import (
     unpack_weights,
     weights_bytes,
 )
+from impala_ms.cluster.replacing import start_again
 from impala_ms.cluster.roster import ALIVE, EXPECTED, Roster
 from impala_ms.comm.transport import Message, Pending
 from impala_ms.errors import RunError
@@ -279,7 +279,9 @@ class Hub:
         if self.transport.concurrent:
             self.roster.lose_silent(now)
             for peer in self.roster.due(now):
-                self._replace(peer)
+                self._sent.pop(peer, None)
+                self._owed.discard(peer)
+                start_again(self.transport, peer, self.roster.members[peer])
         if self._weights is not None:
             self._send_weights()
         return False
@@ -356,17 +358,3 @@ class Hub:
         if now > self._served + PAUSE_S:
             self.roster.pause(now - self._served)
             self._served = now
-
-    def _replace(self, peer: int) -> None:
-        """Start a new process for a lost rank."""
-        member, transport = self.roster.members[peer], self.transport
-        transport.send(peer, STOP, encode({}))  # the old process may wake up, or start late
-        self._sent.pop(peer, None)
-        self._owed.discard(peer)
-        told = member.about.get(
-            "variables", {}
-        )  # MPI's variables of the first process, if it sent them
-        hub = transport.rank
-        command = place.replacement(peer, transport.size, member.incarnation, hub, told)
-        transport.replace(peer, command)
-        transport.listen(peer, SMALL_BYTES)

@@ -176,6 +176,7 @@ def _fields(row: Row) -> list[str]:
     lag, loss = row.get("policy_lag_mean"), row.get("loss_total")
     returned, rate = row.get("episode_return_mean"), row.get("env_steps_per_s")
     alive, expected = row.get("ranks_alive"), row.get("actors_expected")
+    acting = (alive or 0) - row.get("servers", 1)
     left, evaluated = row.get("eta_s"), row.get("eval_return_mean")
     return [
         _steps(row.get("env_steps"), row.get("total_env_steps")),
@@ -186,7 +187,7 @@ def _fields(row: Row) -> list[str]:
         "" if lag is None else f"lag {lag:.1f}",
         "" if left is None else f"{_duration(left)} left",
         "" if loss is None else f"loss {loss:.4g}",
-        "" if alive is None or not expected else f"{alive - row.get('servers', 1)}/{expected} actors",
+        "" if alive is None or not expected else f"{acting}/{expected} actors",
         # In one process learner and actor take turns: neither waits for the other.
         ""
         if expected == 0 or row.get("waiting_for")
