@@ -1,4 +1,4 @@
-"""How rank 0 and the further parameter servers work together.
+"""How rank 0 works together with further parameter servers, and with a store.
 
 Input: what a server begins with, and later what it has, as bytes. Output: the same at the other
 end. Weights and gradients do not go this way: each server deals with the workers by itself.
@@ -40,6 +40,7 @@ from impala_ms.comm.transport import Message, Pending
 from impala_ms.errors import RunError
 
 State = NDArray[np.uint8]
+SERVER, STORE = ("a parameter server", "weights"), ("the replay", "decisions")
 
 
 class Collector:
@@ -48,6 +49,7 @@ class Collector:
     Args:
         mailbox: The mailbox of this rank.
         servers: Ranks of the other servers.
+        stores: Ranks that have no weights; they are only watched.
         start_timeout_s: The run ends if one of them is not ready by then.
         heartbeat_s: The run ends if one of them is silent for so long; None: it never does.
     """
@@ -56,13 +58,15 @@ class Collector:
         self,
         mailbox: Mailbox,
         servers: Iterable[int],
+        stores: Iterable[int] = (),
         *,
         start_timeout_s: float,
         heartbeat_s: float | None,
     ) -> None:
         self.mailbox, self.transport = mailbox, mailbox.transport
         self.start_timeout_s, self.heartbeat_s = start_timeout_s, heartbeat_s
-        self.heard = dict.fromkeys(servers, time.monotonic())
+        self.servers, self.stores = set(servers), set(stores)
+        self.heard = dict.fromkeys(self.servers | self.stores, time.monotonic())
         self._tended = time.monotonic()
         self._ready: set[int] = set()  # those whose parts are known there
         self._left: set[int] = set()  # those that have said BYE
@@ -76,7 +80,7 @@ class Collector:
 
     def begin(self, states: Mapping[int, State]) -> None:
         """Let each server begin with its state, as soon as it is ready."""
-        self._first = states
+        self._first = {**dict.fromkeys(self.stores, np.zeros(0, np.uint8)), **states}
 
     def collect(self) -> dict[int, State]:
         """What each server has now.
@@ -86,10 +90,10 @@ class Collector:
         """
         with self._answered:
             self._states = {}
-            self._to_ask = set(self.heard)
+            self._to_ask = set(self.servers)
         while True:
             with self._answered:
-                if self._answered.wait_for(lambda: len(self._states) == len(self.heard), POLL_S):
+                if self._answered.wait_for(lambda: self._states.keys() == self.servers, POLL_S):
                     return self._states
             self.mailbox.check()
 
@@ -130,10 +134,11 @@ class Collector:
         return True
 
     def lose(self, peer: int, what: str, now: float) -> None:
-        """End the run: a part of the weights is lost."""
+        """End the run: what is only there is lost."""
         self._left.add(peer)
         if not self._stopping:
-            raise RunError(f"rank {peer}, a parameter server, {what}: its weights are lost")
+            kind, its = STORE if peer in self.stores else SERVER
+            raise RunError(f"rank {peer}, {kind}, {what}: its {its} are lost")
 
     def tend(self, now: float) -> bool:
         """Send what is due, and look who is silent."""

@@ -119,7 +119,7 @@ class Spoke:
 
     def try_turn(self) -> tuple[Weights | None, Buffer] | None:
         """Do as ``turn`` without waiting; None if the next piece of work cannot be made yet."""
-        if self._may_begin() and (buffer := self._free_buffer()):
+        if self._may_begin() and (buffer := self.free_buffer()):
             self._has_weights = True
             return self._take_weights(), buffer
         return None
@@ -132,6 +132,10 @@ class Spoke:
     def withhold(self, buffer: Buffer) -> None:
         """Send nothing in a buffer of ``turn``, and ask for new weights instead."""
         self._free.append(buffer)
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask the hub for an answer without sending work."""
         self._pending.append((self.transport.send(self.hub, ASK, encode({})), None))
         self._spoke = time.monotonic()
 
@@ -156,15 +160,20 @@ class Spoke:
         waited = self._newest is not None
         return waited or (self._has_weights and not self.waits_for_answer)
 
-    def _take_weights(self) -> Weights | None:
+    def take_answer(self) -> NDArray[np.uint8] | None:
+        """The newest message of the hub as it came, or None; for answers that are not weights."""
         newest, self._newest = self._newest, None
+        return newest
+
+    def _take_weights(self) -> Weights | None:
+        newest = self.take_answer()
         return None if newest is None else self._unpacked(newest)
 
     def _unpacked(self, message: NDArray[np.uint8]) -> Weights:
         version, flat, more = unpack_weights(message, self._size)
         return Weights(version, flat, int(more[0]))
 
-    def _free_buffer(self) -> Buffer | None:
+    def free_buffer(self) -> Buffer | None:
         """A buffer that is not being sent; None if there is none."""
         while self._pending and self._pending[0][0].done():
             _, buffer = self._pending.popleft()

@@ -1,4 +1,4 @@
-"""The spoke of a worker under several servers, each of which has a range of the weights.
+"""The spoke of a worker under several servers, each with a range of the weights, and a store.
 
 Input: weights of each server, gradients from ``roles/gradients``. Output: to each server its range
 of a gradient; for each turn the newest weights of all.
@@ -26,10 +26,12 @@ class Spokes:
 
     Args:
         spokes: A ``Spoke`` for each server, in the order of their ranges, with one mailbox.
+        store: The one under the store, or None.
     """
 
-    def __init__(self, spokes: Sequence[Spoke]) -> None:
-        self.spokes = spokes
+    def __init__(self, spokes: Sequence[Spoke], store: Spoke | None = None) -> None:
+        self.spokes, self.store = spokes, store
+        self._all = [*spokes, *([] if store is None else [store])]
         self.transport, self.mailbox = spokes[0].transport, spokes[0].mailbox
         self._layouts: Sequence[Layout] = ()
         self._free: deque[Buffer] = deque()
@@ -37,7 +39,7 @@ class Spokes:
 
     def hello(self, spaces: dict[str, Any], step_limit: int | None = None) -> None:
         """Send the spaces of this rank's environments, and their time limit."""
-        for spoke in self.spokes:
+        for spoke in self._all:
             spoke.hello(spaces, step_limit)
 
     def divide(self, layouts: Sequence[Layout]) -> None:
@@ -100,12 +102,12 @@ class Spokes:
             spoke.withhold(self._parts[spoke][1])
 
     def drain(self) -> bool:
-        """Read what has arrived; whether a server has sent STOP."""
-        return any([spoke.drain() for spoke in self.spokes])
+        """Read what has arrived; whether a server or the store has sent STOP."""
+        return any([spoke.drain() for spoke in self._all])
 
     def send(self, tag: int, data: NDArray[np.uint8], wait: bool = True) -> None:
         """Send another message to the first server; a BYE goes to all."""
-        for spoke in self.spokes if tag == BYE else self.spokes[:1]:
+        for spoke in self._all if tag == BYE else self._all[:1]:
             spoke.send(tag, data, wait)
 
     def say(self, doing: str) -> None:

@@ -5,7 +5,8 @@ names it in its ``config.py``: ``wiring = "impala_ms.cluster.topology:star_of_un
 
     unrolls     rank 0 is the learner; the others are actors, which send it unrolls
     gradients   rank 0 is the parameter server; the others are workers, which send it gradients.
-                With several servers, ranks 0 ... P - 1, each has a range of the weights
+                With several servers, ranks 0 ... P - 1, each has a range of the weights. After
+                them there may be a store, a rank with the replay of all workers
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ class Place(NamedTuple):
     """What one rank is.
 
     Attributes:
-        role: ``learner``, ``actor``, ``worker`` or ``server``.
+        role: ``learner``, ``actor``, ``worker``, ``server`` or ``store``.
         number: Its number among the ranks of its role, counted from 1. Seeds depend on it.
         hub_of: Ranks that it serves.
         spoke_of: Ranks that it works for.
-        reports: Ranks of the other servers, which tell it their parts; only on rank 0.
+        reports: Ranks of the other servers and the store, which tell it how they are; only on
+            rank 0.
     """
 
     role: str
@@ -40,20 +42,28 @@ def star_of_unrolls(ranks: int) -> list[Place]:
     return _star("learner", "actor", ranks)
 
 
-def star_of_gradients(ranks: int, servers: int = 1) -> list[Place]:
+def star_of_gradients(ranks: int, servers: int = 1, store: bool = False) -> list[Place]:
     """Parameter servers and workers: A3C (Mnih et al. 2016), Gorila (Nair et al. 2015).
+
+    Args:
+        ranks: N.
+        servers: P.
+        store: Whether the rank after the servers has a replay for all workers.
 
     Raises:
         ValueError: If there is no worker.
     """
-    if servers == 1:
+    if servers == 1 and not store:
         return _star("server", "worker", ranks)
-    if ranks <= servers:
-        raise ValueError(f"{servers} servers need N = {servers + 1} or more, with the worker")
-    hubs, spokes = tuple(range(servers)), tuple(range(servers, ranks))
-    first, *others = (Place("server", 1 + hub, hub_of=spokes) for hub in hubs)
+    hubs = tuple(range(servers + store))
+    if ranks <= len(hubs):
+        there = f"{servers} server{'s' * (servers > 1)}{' and the rank of the replay' * store}"
+        raise ValueError(f"{there} need N = {len(hubs) + 1} or more, with one worker")
+    spokes = tuple(range(len(hubs), ranks))
+    first, *others = (Place("server", 1 + hub, hub_of=spokes) for hub in range(servers))
+    stores = [Place("store", 1, hub_of=spokes)] * store
     workers = (Place("worker", n, spoke_of=hubs) for n in range(1, 1 + len(spokes)))
-    return [first._replace(reports=hubs[1:]), *others, *workers]
+    return [first._replace(reports=hubs[1:]), *others, *stores, *workers]
 
 
 def _star(hub: str, spoke: str, ranks: int) -> list[Place]:

@@ -12,6 +12,7 @@ import math
 from collections import deque
 
 from impala_ms.cluster.place import ranks_here
+from impala_ms.cluster.pulling import PulledReplay, batch_layout, described
 from impala_ms.roles.gradients import WorkerTrainer, Working
 from impala_ms.roles.replaying import ReplayedUnrolls
 from impala_ms.roles.shares import SharedGradients
@@ -20,6 +21,7 @@ from impala_ms.trajectory import Batches
 WARM_UP = 100  # losses before the first one can be an outlier
 DECAY = 0.99  # of the running mean and variance of losses
 FLOOR = 0.01  # of the deviation, as a part of the mean
+REPLAY_COLUMNS = ("replay_age_mean", "replay_rows")  # as ``TransitionReplay.columns`` has them
 
 
 class Outliers:
@@ -77,14 +79,16 @@ class Bundling(Working):
         self.follow_target()
         batch = self.replay.take(0.0)
         gradient, statistics = self.gradient_of(batch)
-        described = [*statistics[:-1], *self.replay.columns().values(), statistics[-1]]
+        columns = self.replay.columns()
+        ages = [columns[name] for name in REPLAY_COLUMNS]
+        reported = [*statistics[:-1], *ages, statistics[-1]]
         self.replay.give_back(batch)
         if self.outliers(float(statistics[0])):
             self.withheld += 1
             return False
         self.report(fields, self.new_rows)
         self.new_rows = 0
-        fields["gradient"][...], fields["statistics"][...] = gradient, described
+        fields["gradient"][...], fields["statistics"][...] = gradient, reported
         fields["rows"][...] = len(batch["returns"])
         return True
 
@@ -140,25 +144,27 @@ class Gathered(Batches):
 
     Args:
         layout, unrolls: Those of ``Batches``.
-        start: With so many decisions in its replay a worker begins to make gradients.
+        start: Gradients are made when so many decisions are in a replay.
+        is_global: Whether there is one replay for all workers.
     """
 
-    def __init__(self, layout, unrolls, start):
+    def __init__(self, layout, unrolls, start, is_global):
         super().__init__(layout, unrolls)
-        self.start = start
+        self.start, self.is_global = start, is_global
 
     def notes(self, resumed):
         """Lines for the start of a run."""
         if not resumed:
             return []
-        return [
-            "the replays are not in checkpoints: each worker fills its own with "
-            f"{self.start:,} decisions again before learning goes on"
-        ]
+        what = "the replays are not in checkpoints: each worker fills its own with"
+        if self.is_global:
+            what = "the replay is not in checkpoints: it is filled with"
+        return [f"{what} {self.start:,} decisions again before learning goes on"]
 
     def waits_for(self):
         """What is missing for a batch, beside what usually is."""
-        return "" if self.completed else f"gradients: each worker first plays {self.start:,} steps"
+        who = "the workers together" if self.is_global else "each worker"
+        return "" if self.completed else f"gradients: {who} must play {self.start:,} steps first"
 
 
 class Bundles(SharedGradients):
@@ -174,7 +180,8 @@ class Bundles(SharedGradients):
     def __init__(self, config):
         super().__init__(config)
         self.replayed = ReplayedUnrolls(config)
-        self.statistics = (*self.learner_type.statistics, "replay_age_mean", "replay_rows")
+        self.is_global = config.trainer_params["global_replay"]
+        self.statistics = (*self.learner_type.statistics, *REPLAY_COLUMNS)
 
     def recorded(self, policy):
         """Further arguments of ``TrajectorySpec``."""
@@ -182,15 +189,44 @@ class Bundles(SharedGradients):
 
     def store(self, layout):
         """Where the server takes its gradients from."""
-        return Gathered(layout, self.per_update, self.config.trainer_params["replay_start"])
+        start = self.config.trainer_params["replay_start"]
+        return Gathered(layout, self.per_update, start, self.is_global)
 
     def equip(self, spec, parts):
         """Give a worker its replay, its way to explore, and its judgement of losses."""
-        _, here = ranks_here() or (0, 2)
-        workers = max(min(self.config.actors, here), 1)
-        parts.replay = self.replayed.replay(spec, parts.number, parts.incarnation, copies=workers)
+        if self.is_global:
+            layout = self.batch_layout(self.replayed.replay(spec, copies=0))
+            parts.spoke.store.begin([spec.empty() for _ in range(2)], layout.nbytes // 4)
+            parts.replay = PulledReplay(parts.spoke.store, layout)
+        else:
+            _, here = ranks_here() or (0, 2)
+            copies = max(min(self.config.actors, here), 1)
+            parts.replay = self.replayed.replay(
+                spec, parts.number, parts.incarnation, copies=copies
+            )
         parts.outliers = Outliers(self.config.trainer_params["sigma"])
         parts.actor.explore(*self.replayed.exploration(parts.number))
+
+    def keeping(self, spec):
+        """``(replay, draw, size)`` of the store: see ``StoreHub``; the size in float32."""
+        replay = self.replayed.replay(spec)
+        layout = self.batch_layout(replay)
+
+        def draw():
+            batch = replay.take(0.0)
+            if batch is None:
+                return None
+            buffer, fields = layout.empty()
+            for name, values in (batch | described(replay.columns())).items():
+                if name in fields:
+                    fields[name][...] = values
+            return buffer
+
+        return replay, draw, layout.nbytes // 4
+
+    def batch_layout(self, replay):
+        """The layout of a batch on its way from the store."""
+        return batch_layout(replay.example(), REPLAY_COLUMNS)
 
     def row(self, recorder, dropped, withheld):
         """Further columns of a row; so much work was dropped, or not sent, since the last one."""

@@ -16,8 +16,9 @@ from impala_ms.agents import build, choices
 from impala_ms.classes import resolve
 from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
-from impala_ms.cluster.messages import BYE, ERROR, encode
+from impala_ms.cluster.messages import BYE, ERROR, POLL_S, encode
 from impala_ms.cluster.place import ranks_here
+from impala_ms.cluster.pulling import StoreHub
 from impala_ms.cluster.reports import Collector, Reporter
 from impala_ms.cluster.roster import REFUSED_IN_A_ROW
 from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
@@ -52,6 +53,7 @@ class RoleSession(compat.Session):
         self.synchronous = self.params.get("synchronous", False)
         self.algorithm = algorithms.module_of(run.config.algorithm)
         self.work = resolve(self.algorithm.work)(run.config)
+        self.stores = {r for r, place in enumerate(run.config.places) if place.role == "store"}
         if run.hub_end is not None:
             mailbox = Mailbox(run.hub_end)
             self.hub = self.make_hub(mailbox)
@@ -63,8 +65,9 @@ class RoleSession(compat.Session):
         """Make the hub, on the rank that learns."""
         params, rounds = self.params, self.synchronous and mailbox.transport.concurrent
         every = self.config.actors if self.synchronous else None
-        first, several = self.process.rank == 0, params.get("servers", 1) > 1
-        return (RoundsHub if rounds else Hub)(
+        first, several = self.process.rank == 0, bool(self.config.places[0].reports)
+        kind = StoreHub if self.process.place.role == "store" else Hub
+        return (RoundsHub if rounds else kind)(
             mailbox,
             self.process.place.hub_of,
             answers=self.work.is_answered and not rounds,
@@ -76,29 +79,35 @@ class RoleSession(compat.Session):
         )
 
     def join_servers(self, mailbox):
-        """With several servers, make this one's end of what they tell each other."""
-        heartbeat_s, servers = self.params["heartbeat_s"], self.process.place.reports
+        """With several servers or a store, make this rank's end of what they tell each other."""
+        heartbeat_s, others = self.params["heartbeat_s"], self.process.place.reports
         if self.process.rank > 0:
             self.reporter = Reporter(mailbox, heartbeat_s=heartbeat_s)
-        elif servers:
-            timeout_s = self.params["start_timeout_s"]
+        elif others:
             self.collector = Collector(
-                mailbox, servers, start_timeout_s=timeout_s, heartbeat_s=heartbeat_s
+                mailbox,
+                set(others) - self.stores,
+                self.stores,
+                start_timeout_s=self.params["start_timeout_s"],
+                heartbeat_s=heartbeat_s,
             )
 
     def make_spoke(self, mailbox):
         """Make the spoke, on a rank that acts."""
         rounds = self.synchronous and mailbox.transport.concurrent
-        spokes = [
-            (RoundsSpoke if rounds else Spoke)(
+        spokes = {
+            hub: (RoundsSpoke if rounds else Spoke)(
                 mailbox,
                 hub,
                 heartbeat_s=self.params["heartbeat_s"],
                 waits_for_answer=self.work.is_answered,
             )
             for hub in self.process.place.spoke_of or (0,)
-        ]
-        return spokes[0] if len(spokes) == 1 else Spokes(spokes)
+        }
+        if len(spokes) == 1:
+            return spokes[0]
+        stores = [spokes.pop(hub) for hub in self.stores & spokes.keys()]
+        return Spokes(list(spokes.values()), *stores)
 
     def play(self):
         """Do the work of this rank until the run ends."""
@@ -116,6 +125,8 @@ class RoleSession(compat.Session):
             return
         if self.reporter is None:
             self.build_learning(spaces, acting).train()
+        elif self.process.place.role == "store":
+            self.keep_replay(spaces)
         elif serving := self.build_serving(spaces):
             serving.run()
 
@@ -256,6 +267,22 @@ class RoleSession(compat.Session):
             reporter=self.reporter,
         )
         return Serving(parts, self.params)
+
+    def keep_replay(self, spaces):
+        """On the store: give batches to workers that ask, until the run ends."""
+        choices.settle_torso(self.config, spaces)
+        policy = build.make_policy(self.config, spaces)
+        spec = build.make_spec(self.config, spaces, policy, **self.work.recorded(policy))
+        replay, self.hub.draw, size = self.work.keeping(spec)
+        if self.reporter.await_state(0, lambda: self.process.stop_requested) is None:
+            return
+        self.hub.begin(Intake(spec, replay, max_policy_lag=None, version=0), size)
+        for line in replay.notes(False):
+            logger.info(line)
+        while not self.reporter.stopped:
+            self.hub.intake.episodes.clear()
+            if not self.hub.mailbox.pump():
+                time.sleep(POLL_S)
 
     def restore(self, learner, spaces):
         """Give the learner its saved state, or the first weights that the user wants.

@@ -7,6 +7,7 @@ that collects what the others have, so that checkpoints and snapshots hold the w
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn
 
+from impala_ms.cluster.spokes import Spokes
 from impala_ms.errors import ConfigError
 from impala_ms.roles.gradients import Gradients, GradientServer
 from impala_ms.roles.learning import Learning
@@ -235,7 +236,7 @@ class SharedGradients(Gradients):
     def acting(self, spec, policy, parts):
         """``(layout of the messages, trainer of a worker)``."""
         layout, trainer = super().acting(spec, policy, parts)
-        if self.servers > 1:
+        if isinstance(parts.spoke, Spokes):
             sizes = (end - begin for begin, end in ranges(layout.size, self.servers))
             parts.spoke.divide([layout.of(size) for size in sizes])
         return layout, trainer
@@ -248,6 +249,9 @@ class SharedGradients(Gradients):
             whole: The server of the whole network, as restored.
             collector: ``cluster.reports.Collector``.
         """
+        if self.servers == 1:  # beside a store
+            collector.begin({})
+            return layout, whole
         first = FirstServer(whole, collector, self.servers, *self.of_servers())
         return layout.of(first.size), first
 

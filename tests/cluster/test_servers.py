@@ -6,6 +6,7 @@ import pytest
 from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import BYE, encode
+from impala_ms.cluster.pulling import PulledReplay, StoreHub, batch_layout, described
 from impala_ms.cluster.reports import Collector, Reporter
 from impala_ms.cluster.spoke import Spoke
 from impala_ms.cluster.spokes import Spokes
@@ -60,8 +61,21 @@ class TestPlaces:
 
     @pytest.mark.parametrize("ranks", [1, 2, 3])
     def test_a_worker_is_needed(self, ranks):
-        with pytest.raises(ValueError, match="3 servers need N = 4 or more"):
+        with pytest.raises(ValueError, match="3 servers need N = 4 or more, with one worker"):
             star_of_gradients(ranks, 3)
+
+    def test_a_store_comes_after_the_servers(self):
+        workers = (2, 3)
+        assert star_of_gradients(4, 1, True) == [
+            Place("server", 1, hub_of=workers, reports=(1,)),
+            Place("store", 1, hub_of=workers),
+            Place("worker", 1, spoke_of=(0, 1)),
+            Place("worker", 2, spoke_of=(0, 1)),
+        ]
+        roles = [place.role for place in star_of_gradients(6, 2, True)]
+        assert roles == [*["server"] * 2, "store", *["worker"] * 3]
+        with pytest.raises(ValueError, match="1 server and the rank of the replay need N = 3 or"):
+            star_of_gradients(2, 1, True)
 
 
 class Servers:
@@ -254,3 +268,95 @@ class TestCollecting:
         servers.mailboxes[0].pump = both
         assert servers.collector.stop()
         assert said
+
+
+class Kept:
+    """In place of a replay: it gives the numbers of the unrolls that it got."""
+
+    def __init__(self):
+        self.kept, self.due, self.completed = [], 0, 0
+
+    def has_room(self):
+        return len(self.kept) < 3
+
+    def add(self, work):
+        self.kept.append(int(work["valid_rows"]))
+        self.due += 1
+
+
+class TestStore:
+    """One worker under a store."""
+
+    @pytest.fixture
+    def store(self):
+        hub_end, end = FakeTransport.connect(2)
+        hub = StoreHub(Mailbox(hub_end), [1], min_actors=0, start_timeout_s=60.0)
+        replay, layout = Kept(), batch_layout({"returns": np.zeros(3, np.float32)}, ["rows", "age"])
+
+        def draw():
+            if not replay.due:
+                return None
+            replay.due -= 1
+            buffer, fields = layout.empty()
+            fields["returns"][...] = replay.kept
+            for name, value in described({"rows": len(replay.kept), "age": 0.5}).items():
+                fields[name][...] = value
+            return buffer
+
+        hub.draw = draw
+        work, spoke = Gradient(2), Spoke(Mailbox(end), waits_for_answer=True)
+        spoke.hello(SPACES)
+        spoke.begin([work.empty() for _ in range(2)], layout.nbytes // 4)
+        assert hub.await_hello(1, lambda: False) == SPACES
+        hub.begin(Intake(work, replay, max_policy_lag=None, version=0), layout.nbytes // 4)
+        pulled = PulledReplay(spoke, layout)
+        drain = spoke.drain
+
+        def both():
+            hub.mailbox.pump()
+            return drain()
+
+        spoke.drain = both
+        return pulled, replay, hub
+
+    def add(self, pulled, rows):
+        work = {name: np.zeros(shape, dtype) for name, (shape, dtype) in Gradient(2).fields.items()}
+        pulled.add(work | {"valid_rows": np.array(rows)})
+
+    def test_a_worker_that_asks_gets_a_batch_or_must_play(self, store):
+        pulled, replay, _ = store
+        assert not pulled.is_due()
+        for rows in (4, 5, 6):
+            self.add(pulled, rows)
+            pulled.spoke.drain()
+        assert replay.kept == [4, 5, 6]
+        for _ in range(3):
+            assert pulled.is_due()
+            assert pulled.is_due()  # the same batch
+            assert pulled.take(0.0)["returns"].tolist() == [4.0, 5.0, 6.0]
+            assert pulled.columns() == {"rows": 3.0, "age": 0.5}
+        assert not pulled.is_due()
+
+    def test_the_next_batch_is_asked_for_when_one_is_taken(self, store):
+        pulled, replay, hub = store
+        replay.kept, replay.due = [1, 2, 3], 2
+        assert pulled.is_due()
+        pulled.take(0.0)
+        hub.mailbox.pump()
+        assert replay.due == 0
+
+    def test_a_full_store_holds_up_the_worker_until_it_is_stopped(self, store):
+        pulled, replay, _ = store
+        replay.kept = [1, 2, 3]
+        for rows in (4, 5):
+            self.add(pulled, rows)  # under way in both buffers
+        pulled.spoke.stopped = True
+        self.add(pulled, 6)
+        assert replay.kept == [1, 2, 3]
+        assert not pulled.is_due()
+
+    def test_an_example_has_the_shapes_of_a_batch(self, store):
+        pulled, _, _ = store
+        assert {name: values.shape for name, values in pulled.example().items()} == {
+            "returns": (3,)
+        }

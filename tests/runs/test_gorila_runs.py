@@ -85,6 +85,25 @@ class TestFaults:
         assert run.stop()[0] == 130
         assert run.json("status.json")["state"] == "stopped"
 
+    def test_one_replay_for_all_workers_is_lost_with_its_rank_and_filled_again(self, start):
+        run = start(4, *SMALL, "--global_replay", "true", *FOR_EVER)
+        run.until(lambda: len(run.checkpoints()) > 1)
+        run.kill(1)
+        assert run.wait() == 1
+        assert run.line("rank 1, the replay, was lost: its decisions are lost")
+        assert run.line("1 server + 1 store + 2 workers")
+        path, _, state = checkpoint.latest(run.run_dir / "checkpoints")
+        steps = state["totals"]["env_steps"]
+        for servers, ranks in ((1, 3), (2, 5)):
+            options = "--servers", servers, "--total_env_steps", steps + servers * 1000
+            resumed = start(ranks, "--resume", "run", *options)
+            assert resumed.wait() == 0, resumed.lines
+            assert resumed.line("the replay is not in checkpoints: it is filled with 100 decisions")
+        rows = resumed.rows()
+        assert rows[-1]["rows_learned"] == 16 * rows[-1]["updates"]
+        assert rows[-1]["replay_rows"] <= 2000
+        assert path.name == checkpoint.file_name(state["totals"]["updates"])
+
     @pytest.mark.parametrize("lost", [0, 1])
     def test_a_killed_server_ends_the_run_and_it_goes_on_from_its_checkpoint(self, start, lost):
         run = start(4, *SMALL, "--servers", 2, *FOR_EVER)

@@ -14,7 +14,7 @@ from impala_ms.metrics.columns import GRADIENTS_DROPPED, Q_LEARNING
 from impala_ms.settings import section
 
 wiring = "impala_ms.cluster.topology:star_of_gradients"  # P servers, N - P workers
-wired_by = ("trainer.servers",)  # P
+wired_by = ("trainer.servers", "trainer.global_replay")  # P; with the latter N - P - 1 workers
 work = "impala_ms.roles.bundles:Bundles"
 
 # Nair et al. 2015, arXiv:1507.04296, in its bundled mode: each worker has a replay of its own.
@@ -41,7 +41,18 @@ SERVERS = {
         "ranks",
         ">= 1",
         "P: so many ranks are parameter servers, each with a range of the weights. With more than "
-        "one, a lost worker is left out and not started again.",
+        "one, or with global_replay, a lost worker is left out and not started again.",
+    ),
+}
+
+GLOBAL_REPLAY = {
+    "global_replay": Setting(
+        False,
+        "bool",
+        "",
+        "",
+        "If true, one more rank has a replay for all workers, in the place of theirs: what is said "
+        "of a worker's replay is then said of this one.",
     ),
 }
 
@@ -75,6 +86,7 @@ trainer_params = section(
     settings.TRAINING,
     SERVERS,
     OWN_REPLAY,
+    GLOBAL_REPLAY,
     OUTLIERS,
     settings.STALE_GRADIENTS,
     settings.FAULTS,
@@ -184,7 +196,10 @@ def sizes(values):
     start, capacity = values["trainer.replay_start"], values["trainer.replay_capacity"]
     unroll = values["trainer.unroll_length"] * values["collect_env.num_envs"]
     every = unroll if ratio is None else batch / ratio
+    whose, of = "each worker's replay keeps", " of the worker"
+    if values["trainer.global_replay"]:
+        whose, of = "the replay of all workers keeps", ""
     return [
-        f"each worker's replay keeps {capacity:,} decisions; from {start:,} on, a gradient of "
-        f"{count(batch, 'transition')} for every {every:g} decisions of the worker"
+        f"{whose} {capacity:,} decisions; from {start:,} on, a gradient of "
+        f"{count(batch, 'transition')} for every {every:g} decisions{of}"
     ]
