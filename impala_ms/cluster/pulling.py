@@ -48,17 +48,26 @@ class StoreHub(Hub):
         self._owed.discard(peer)
 
 
+class StoreSpoke(Spoke):
+    """The spoke of a worker under the store, whose answers are not weights."""
+
+    def take_answer(self) -> NDArray[np.uint8] | None:
+        """The newest answer, or None."""
+        newest, self._newest = self._newest, None
+        return newest
+
+
 class PulledReplay:
     """The store, as one of its workers sees it: has the methods of a replay that a worker needs.
 
     While the worker makes a gradient, the next batch is under way.
 
     Args:
-        spoke: Under the store, begun.
+        spoke: Begun.
         layout: Of a batch; see ``batch_layout``.
     """
 
-    def __init__(self, spoke: Spoke, layout: Layout) -> None:
+    def __init__(self, spoke: StoreSpoke, layout: Layout) -> None:
         self.spoke, self.layout = spoke, layout
         self._asked = False
         self._pulled: Batch | None = None

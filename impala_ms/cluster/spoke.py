@@ -160,13 +160,8 @@ class Spoke:
         waited = self._newest is not None
         return waited or (self._has_weights and not self.waits_for_answer)
 
-    def take_answer(self) -> NDArray[np.uint8] | None:
-        """The newest message of the hub as it came, or None; for answers that are not weights."""
-        newest, self._newest = self._newest, None
-        return newest
-
     def _take_weights(self) -> Weights | None:
-        newest = self.take_answer()
+        newest, self._newest = self._newest, None
         return None if newest is None else self._unpacked(newest)
 
     def _unpacked(self, message: NDArray[np.uint8]) -> Weights:

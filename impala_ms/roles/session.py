@@ -18,7 +18,7 @@ from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import BYE, ERROR, POLL_S, encode
 from impala_ms.cluster.place import ranks_here
-from impala_ms.cluster.pulling import StoreHub
+from impala_ms.cluster.pulling import StoreHub, StoreSpoke
 from impala_ms.cluster.reports import Collector, Reporter
 from impala_ms.cluster.roster import REFUSED_IN_A_ROW
 from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
@@ -96,7 +96,7 @@ class RoleSession(compat.Session):
         """Make the spoke, on a rank that acts."""
         rounds = self.synchronous and mailbox.transport.concurrent
         spokes = {
-            hub: (RoundsSpoke if rounds else Spoke)(
+            hub: (StoreSpoke if hub in self.stores else RoundsSpoke if rounds else Spoke)(
                 mailbox,
                 hub,
                 heartbeat_s=self.params["heartbeat_s"],

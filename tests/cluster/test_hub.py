@@ -114,7 +114,7 @@ class Group:
 
     def send_unroll(self, rank, version=0, ended=(), **fields):
         """Send an unroll, if the spoke has a free buffer; whether it had one."""
-        buffer = self.spokes[rank]._free_buffer()
+        buffer = self.spokes[rank].free_buffer()
         if buffer is None:
             return False
         for values in buffer[1].values():

@@ -6,7 +6,7 @@ import pytest
 from impala_ms.cluster.hub import Hub, Intake
 from impala_ms.cluster.mailbox import Mailbox
 from impala_ms.cluster.messages import BYE, encode
-from impala_ms.cluster.pulling import PulledReplay, StoreHub, batch_layout, described
+from impala_ms.cluster.pulling import PulledReplay, StoreHub, StoreSpoke, batch_layout, described
 from impala_ms.cluster.reports import Collector, Reporter
 from impala_ms.cluster.spoke import Spoke
 from impala_ms.cluster.spokes import Spokes
@@ -304,7 +304,7 @@ class TestStore:
             return buffer
 
         hub.draw = draw
-        work, spoke = Gradient(2), Spoke(Mailbox(end), waits_for_answer=True)
+        work, spoke = Gradient(2), StoreSpoke(Mailbox(end), waits_for_answer=True)
         spoke.hello(SPACES)
         spoke.begin([work.empty() for _ in range(2)], layout.nbytes // 4)
         assert hub.await_hello(1, lambda: False) == SPACES
