@@ -36,8 +36,7 @@ class Layout:
     """Shape, dtype and position of each field of a piece of work: one buffer, without pickle.
 
     Attributes:
-        kept_by_sender: Whether decisions stay where they were made, to be learned from later, when
-            the work that reports them is dropped.
+        kept_by_sender: Whether decisions of work that is dropped stay where they were made.
 
     Args:
         fields: ``{name: (shape, dtype)}``. The hub that takes the work reads ``env_steps``,
