@@ -190,9 +190,11 @@ class GradientServer(GradientLearner):
         finite = ops.isfinite(ops.square(flat).sum() + described[0])
         if finite:
             ops.assign(self.optimizer.learning_rate, lr)
-            parts = ()
-            for i in range(len(self.shapes)):
-                parts += (flat[self.begins[i] : self.ends[i]].reshape(self.shapes[i]),)
+            parts = (flat,)
+            if len(self.shapes) > 1:
+                parts = ()
+                for i in range(len(self.shapes)):
+                    parts += (flat[self.begins[i] : self.ends[i]].reshape(self.shapes[i]),)
             self.optimizer(parts)
         return ops.concat((described, finite.astype(ms.float32).reshape((1,))))
 

@@ -192,8 +192,7 @@ class RoleSession(compat.Session):
                 f"resumed from {state['path'].name}: {recorder.env_steps:,} env steps, "
                 f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
-        if self.collector is not None:
-            layout, learner = self.work.divide(layout, learner, self.collector)
+        layout, learner = self.work.divide(layout, learner, self.collector)
         store = self.work.store(layout)
         for line in store.notes(config.resume is not None):
             logger.info(line)

@@ -4,13 +4,17 @@ Input: a server of the whole network, as restored. Output: a server for each ran
 that collects what the others have, so that checkpoints and snapshots hold the whole network.
 """
 
+import math
+
 import numpy as np
-from mindspore import Parameter, ParameterTuple, Tensor, nn
+from mindspore import Parameter, Tensor, nn
 
 from impala_ms.cluster.spokes import Spokes
 from impala_ms.errors import ConfigError
 from impala_ms.roles.gradients import Gradients, GradientServer
 from impala_ms.roles.learning import Learning
+
+WEIGHTS = "weights"  # name of the one parameter of a range
 
 
 def ranges(size, servers):
@@ -25,73 +29,56 @@ def ranges(size, servers):
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def places_of(parameters, begin, end):
-    """Which part of each parameter lies in a range, ``{name: slice}``; others are left out."""
-    found, at = {}, 0
-    for parameter in parameters:
-        first, last = max(begin - at, 0), min(end - at, parameter.size)
-        at += parameter.size
-        if first < last:
-            found[parameter.name] = slice(first, last)
-    return found
-
-
-class Share(nn.Cell):
-    """A range of a network's weights, in the place of the network.
+class Flat(nn.Cell):
+    """One parameter with a range of a network's weights, in the place of the network.
 
     Args:
-        policy: The network.
-        begin, end: The range, within the weights of all its parameters one after the other.
+        size: Length of the range.
     """
 
     distribution, inputs, parts, frame_stack = None, (), 0, 1
 
-    def __init__(self, policy, begin, end):
-        """Copy the weights; the parameters keep their names."""
+    def __init__(self, size):
+        """Begin with zeros."""
         super().__init__(auto_prefix=False)
-        parameters = policy.trainable_params()
-        if len(parameters) != len(list(policy.get_parameters())):
-            raise ConfigError("trainer.servers: must be 1, the network has weights not trained")
-        self.places = places_of(parameters, begin, end)
-        self.own = ParameterTuple(
-            Parameter(
-                Tensor(parameter.asnumpy().ravel()[self.places[parameter.name]].copy()),
-                name=parameter.name,
-            )
-            for parameter in parameters
-            if parameter.name in self.places
-        )
+        self.weights = Parameter(np.zeros(size, np.float32), name=WEIGHTS)
 
 
 class Division:
-    """How the state of a server of the whole network is divided.
+    """The state of a server of the whole network, by parameters and as flat arrays.
 
     Args:
         named: Its ``named_parameters``: weights, their optimiser state (``moments.<name>``), and
             numbers that all servers have, such as the number of steps.
-        names: Of the weights.
+        names: Of the weights, in the order of a gradient.
     """
 
     def __init__(self, named, names):
-        self.named = named
-        self.belongs = {key: self._weight(key, names) for key in named}
+        self.keys, self.shapes = list(named), {key: values.shape for key, values in named.items()}
+        kinds = {key.removesuffix(names[0]) for key in named if key.endswith(names[0])}
+        kinds = [kind for kind in sorted(kinds) if all(f"{kind}{name}" in named for name in names)]
+        self.members = {f"{kind}{WEIGHTS}": [f"{kind}{name}" for name in names] for kind in kinds}
+        self.flats = {
+            key: np.concatenate([named[one].reshape(-1) for one in ones])
+            for key, ones in self.members.items()
+        }
+        flat = {one for ones in self.members.values() for one in ones}
+        self.numbers = {key: values.copy() for key, values in named.items() if key not in flat}
 
-    def _weight(self, key, names):
-        """The weight that a parameter belongs to, or None."""
-        fitting = [name for name in names if key == name or key.endswith(f".{name}")]
-        fitting = [name for name in fitting if self.named[name].shape == self.named[key].shape]
-        return max(fitting, key=len, default=None)
+    def part(self, begin, end):
+        """``{key: array}`` of the server of a range; views, or the numbers that all have."""
+        return {key: values[begin:end] for key, values in self.flats.items()} | self.numbers
 
-    def part(self, places):
-        """``{key: array}`` of a server whose range is ``places``; views of ``named``."""
-        found = {}
-        for key, values in self.named.items():
-            weight = self.belongs[key]
-            if weight is None:
-                found[key] = values.reshape(-1)
-            elif weight in places:
-                found[key] = values.reshape(-1)[places[weight]]
-        return found
+    def named(self):
+        """``{key: array}`` of the whole network, as it was given."""
+        found = dict(self.numbers)
+        for key, ones in self.members.items():
+            begin = 0
+            for one in ones:
+                end = begin + math.prod(self.shapes[one])
+                found[one] = self.flats[key][begin:end].reshape(self.shapes[one]).copy()
+                begin = end
+        return {key: found[key] for key in self.keys}
 
 
 def pack(named):
@@ -112,18 +99,15 @@ def unpack(data, named):
 
 
 class ShareServer(GradientServer):
-    """The server of one range.
+    """The server of one range, as one flat parameter.
 
     Args:
-        number: Of the server, from 0.
-        servers: How many there are.
-        policy: The whole network.
+        size: Length of the range.
         params, total_env_steps, described_by: Those of ``GradientServer``.
     """
 
-    def __init__(self, number, servers, policy, *arguments):
-        size = sum(parameter.size for parameter in policy.trainable_params())
-        super().__init__(Share(policy, *ranges(size, servers)[number]), *arguments)
+    def __init__(self, size, *arguments):
+        super().__init__(Flat(size), *arguments)
 
     def own_parameters(self):
         """Weights and optimiser state of the range."""
@@ -134,7 +118,7 @@ class ShareServer(GradientServer):
         named = self.own_parameters()
         unpack(data, named)
         for key, parameter in self.parameters_dict().items():
-            parameter.set_data(Tensor(named[key].reshape(parameter.shape)))
+            parameter.set_data(Tensor(named[key]))
 
 
 class FirstServer(ShareServer):
@@ -142,48 +126,52 @@ class FirstServer(ShareServer):
 
     Args:
         whole: ``GradientServer`` of the whole network, as restored.
-        collector: ``cluster.reports.Collector``.
-        servers: How many there are.
+        bounds: The range of each server.
+        collector: ``cluster.reports.Collector``, or None if there are no others.
         params, total_env_steps, described_by: Those of ``GradientServer``.
     """
 
-    def __init__(self, whole, collector, servers, *arguments):
-        """Tell the others what they begin with."""
-        policy = whole.policy
-        super().__init__(0, servers, policy, *arguments)
-        self.collector, self.network = collector, whole.network_names()
-        self.division = Division(whole.named_parameters(), self.network)
-        parameters = policy.trainable_params()
-        bounds = ranges(sum(parameter.size for parameter in parameters), servers)
-        self.places = [places_of(parameters, *one) for one in bounds]
-        self.take_state(pack(self.division.part(self.places[0])))
-        others = range(1, servers)
-        collector.begin({one: pack(self.division.part(self.places[one])) for one in others})
+    def __init__(self, whole, bounds, collector, *arguments):
+        """Take the first range, and tell the others what they begin with."""
+        super().__init__(bounds[0][1], *arguments)
+        self.bounds, self.collector = bounds, collector
+        self.names = whole.network_names()
+        self.division = Division(whole.named_parameters(), self.names)
+        self.take_state(pack(self.division.part(*bounds[0])))
+        if collector is not None:
+            parts = {i: pack(self.division.part(*one)) for i, one in enumerate(bounds) if i > 0}
+            collector.begin(parts)
+
+    def collect(self):
+        """Bring the division up to date."""
+        several = self.collector is not None and len(self.bounds) > 1
+        states = self.collector.collect() if several else {}
+        states[0] = pack(self.own_parameters())
+        for server in sorted(states, reverse=True):  # numbers that all have are those of rank 0
+            unpack(states[server], self.division.part(*self.bounds[server]))
 
     def named_parameters(self):
         """Weights and optimiser state of all servers together, in the shapes of the network."""
-        states = self.collector.collect() | {0: pack(self.own_parameters())}
-        for server in sorted(states, reverse=True):  # numbers that all have are those of rank 0
-            part = self.division.part(self.places[server])
-            unpack(states[server], part)
-        return {key: values.copy() for key, values in self.division.named.items()}
+        self.collect()
+        return self.division.named()
 
     def network_names(self):
-        """See ``GradientLearner``."""
-        return self.network
+        """See ``Saved``."""
+        return self.names
 
     def network_weights(self):
-        """See ``GradientLearner``."""
-        named = self.named_parameters()
-        return np.concatenate([named[name].reshape(-1) for name in self.network])
+        """See ``Saved``."""
+        self.collect()
+        return self.division.flats[WEIGHTS].copy()
 
     def named_weights(self, flat):
-        """See ``GradientLearner``."""
+        """See ``Saved``."""
         begin, found = 0, {}
-        for name in self.network:
-            values = self.division.named[name]
-            found[name] = flat[begin : begin + values.size].reshape(values.shape)
-            begin += values.size
+        for name in self.names:
+            shape = self.division.shapes[name]
+            end = begin + math.prod(shape)
+            found[name] = flat[begin:end].reshape(shape)
+            begin = end
         return found
 
 
@@ -231,31 +219,35 @@ class SharedGradients(Gradients):
 
     def __init__(self, config):
         super().__init__(config)
-        self.servers = config.trainer_params["servers"]
+        self.servers = config.trainer_params.get("servers", 1)
 
     def acting(self, spec, policy, parts):
         """``(layout of the messages, trainer of a worker)``."""
         layout, trainer = super().acting(spec, policy, parts)
         if isinstance(parts.spoke, Spokes):
-            sizes = (end - begin for begin, end in ranges(layout.size, self.servers))
-            parts.spoke.divide([layout.of(size) for size in sizes])
+            bounds = ranges(layout.size, self.servers)
+            parts.spoke.divide([layout.of(end - begin) for begin, end in bounds])
         return layout, trainer
 
     def divide(self, layout, whole, collector):
-        """``(layout, learner)`` of rank 0 beside other servers, which begin with their ranges.
+        """``(layout, learner)`` of rank 0; the other servers begin with their ranges.
 
         Args:
             layout: Of a gradient of the whole network.
             whole: The server of the whole network, as restored.
-            collector: ``cluster.reports.Collector``.
+            collector: ``cluster.reports.Collector``, or None if there are no others.
         """
-        if self.servers == 1:  # beside a store
-            collector.begin({})
+        policy = whole.policy
+        if len(policy.trainable_params()) < len(list(policy.get_parameters())):
+            if self.servers > 1:
+                raise ConfigError("trainer.servers: must be 1, the network has weights not trained")
             return layout, whole
-        first = FirstServer(whole, collector, self.servers, *self.of_servers())
+        bounds = ranges(layout.size, self.servers)
+        first = FirstServer(whole, bounds, collector, *self.of_servers())
         return layout.of(first.size), first
 
     def serving(self, spec, policy, number):
         """``(layout, learner)`` of the server of this number, from 0."""
-        server = ShareServer(number, self.servers, policy, *self.of_servers())
-        return self.layout(spec, policy).of(server.size), server
+        layout = self.layout(spec, policy)
+        begin, end = ranges(layout.size, self.servers)[number]
+        return layout.of(end - begin), ShareServer(end - begin, *self.of_servers())

@@ -63,6 +63,10 @@ class Unrolls:
         """Further columns of a row; so much work was dropped, or not sent, since the last one."""
         return {}
 
+    def divide(self, layout, learner, collector):
+        """``(layout, learner)`` after the learner was restored; for several parameter servers."""
+        return layout, learner
+
     def learning(self, spec, policy):
         """``(layout of the messages, learner)``."""
         return spec, build.make_learner(self.config, policy)

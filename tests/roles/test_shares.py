@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from impala_ms import config
+from impala_ms.agents.checks import check_policy
 from impala_ms.errors import ConfigError
+from impala_ms.roles.bundles import Bundles
 from impala_ms.roles.gradients import GradientServer
-from impala_ms.roles.shares import FirstServer, ShareServer, pack, places_of, ranges, unpack
+from impala_ms.roles.shares import FirstServer, ShareServer, pack, ranges, unpack
 from tests.agents.test_q_learning import Table
 from tests.fakes import linear_net
 
@@ -37,12 +39,13 @@ class Collected:
 
 def divided(whole, servers, **changes):
     """The servers of the ranges, rank 0 first."""
-    collected = Collected()
-    arguments = PARAMS | changes, 1000, REPORTED
-    first = FirstServer(whole, collected, servers, *arguments)
+    collected, arguments = Collected(), (PARAMS | changes, 1000, REPORTED)
+    bounds = ranges(19, servers)
+    first = FirstServer(whole, bounds, collected, *arguments)
     others = []
     for number, state in collected.first.items():
-        other = ShareServer(number, servers, linear_net((3,), 4), *arguments)
+        begin, end = bounds[number]
+        other = ShareServer(end - begin, *arguments)
         other.number = number
         other.take_state(state)
         others.append(other)
@@ -63,15 +66,9 @@ class TestRanges:
         with pytest.raises(ConfigError, match=r"servers = 20: the network has 19 weights only"):
             ranges(19, 20)
 
-    def test_a_range_may_begin_and_end_inside_a_parameter(self):
-        parameters = linear_net((3,), 4).trainable_params()  # 4 x 3, 4 and 3 weights
-        names = [parameter.name for parameter in parameters]
-        assert places_of(parameters, 5, 14) == {names[0]: slice(5, 12), names[1]: slice(0, 2)}
-        assert places_of(parameters, 16, 19) == {names[2]: slice(0, 3)}
-
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "rmsprop"])
-@pytest.mark.parametrize("servers", [2, 3])
+@pytest.mark.parametrize("servers", [1, 2, 3])
 def test_servers_of_ranges_take_the_steps_of_one_server(optimizer, servers):
     rng = np.random.default_rng(3)
     changes = {"optimizer": optimizer, "max_grad_norm": None}
@@ -99,9 +96,15 @@ def test_servers_of_ranges_take_the_steps_of_one_server(optimizer, servers):
         np.testing.assert_array_equal(parts[0].named_weights(flat)[name], values)
 
 
-def test_a_network_with_weights_that_are_not_trained_is_refused():
+def test_a_network_with_weights_that_are_not_trained_has_one_server():
+    arguments = PARAMS, 1000, REPORTED
+    check_policy(table := Table(), "table", "none")
+    whole = GradientServer(table, *arguments)
+    work = Bundles(config.load("gorila", [], 3))
+    assert work.divide(None, whole, None) == (None, whole)
+    work = Bundles(config.load("gorila", ["--servers", "2"], 3))
     with pytest.raises(ConfigError, match=r"servers: must be 1, the network has weights not trai"):
-        ShareServer(0, 2, Table(), PARAMS, 1000, REPORTED)
+        work.divide(None, whole, None)
 
 
 def test_bytes_go_back_into_arrays_of_any_kind():

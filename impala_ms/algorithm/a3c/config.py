@@ -16,7 +16,7 @@ from impala_ms.settings import section
 
 also = (("a2c", "a3c --synchronous true"),)  # systems that are this one with other settings
 wiring = "impala_ms.cluster.topology:star_of_gradients"  # 1 server, N - 1 workers
-work = "impala_ms.roles.gradients:Gradients"
+work = "impala_ms.roles.shares:SharedGradients"
 
 # Mnih et al. 2016, arXiv:1602.01783, algorithm S3 and section 4.
 RETURNS = {
