@@ -138,7 +138,7 @@ automatic = {
         "policy.epsilon_steps": 5_000,
         "learner.reward_clip": "none",
         "learner.reward_scale": 1.0,
-        "learner.lr": 0.004,
+        "learner.lr": 0.2,
         "learner.lr_schedule": "linear",
         "learner.n_step": 10,
         "learner.target_period": 50,
