@@ -71,6 +71,7 @@ class Collector:
         self._ready: set[int] = set()  # those whose parts are known there
         self._left: set[int] = set()  # those that have said BYE
         self._first: Mapping[int, State] | None = None  # what each begins with
+        self._env_steps = 0
         self._begun: set[int] = set()
         self._to_ask: set[int] = set()
         self._states: dict[int, State] = {}
@@ -78,8 +79,9 @@ class Collector:
         self._stopping = False
         mailbox.register(self, self.heard, SMALL_BYTES)
 
-    def begin(self, states: Mapping[int, State]) -> None:
-        """Let each server begin with its state, as soon as it is ready."""
+    def begin(self, states: Mapping[int, State], env_steps: int = 0) -> None:
+        """Let each server begin with its state, after so many steps, as soon as it is ready."""
+        self._env_steps = env_steps
         self._first = {**dict.fromkeys(self.stores, np.zeros(0, np.uint8)), **states}
 
     def collect(self) -> dict[int, State]:
@@ -149,7 +151,7 @@ class Collector:
             return False
         for server in self._ready - self._begun if self._first else ():
             self._begun.add(server)
-            self.transport.send(server, HELLO, encode({}))
+            self.transport.send(server, HELLO, encode({"env_steps": self._env_steps}))
             self.transport.send(server, BEGIN, self._first[server])  # type: ignore[index]
         with self._answered:
             asked = self._to_ask & self._begun
@@ -178,6 +180,7 @@ class Reporter:
         self._spoke = time.monotonic()
         self.stopped = False
         self.asked = False
+        self.env_steps = 0  # so far, when it begins
         self._first: State | None = None
         self._capacity: int | None = None
         self._answer: State | None = None
@@ -210,7 +213,7 @@ class Reporter:
         """Note what rank 0 says."""
         capacity = None
         if message.tag == HELLO:
-            capacity = self._capacity
+            capacity, self.env_steps = self._capacity, decode(message.data)["env_steps"]
         elif message.tag == BEGIN:
             self._first = message.data.copy()
         elif message.tag == ASK:

@@ -208,7 +208,10 @@ class Bundles(SharedGradients):
         parts.actor.explore(*self.replayed.exploration(parts.number))
 
     def keeping(self, spec):
-        """``(replay, draw, size)`` of the store: see ``StoreHub``; the size in float32."""
+        """``(layout of unrolls, replay, draw, size of a batch)`` of the store.
+
+        ``draw`` is that of ``StoreHub``; the size is counted in float32.
+        """
         replay = self.replayed.replay(spec)
         layout = self.batch_layout(replay)
 
@@ -222,7 +225,7 @@ class Bundles(SharedGradients):
                     fields[name][...] = values
             return buffer
 
-        return replay, draw, layout.nbytes // 4
+        return spec, replay, draw, layout.nbytes // 4
 
     def batch_layout(self, replay):
         """The layout of a batch on its way from the store."""

@@ -172,6 +172,7 @@ class GradientServer(GradientLearner):
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes]).tolist()
         self.ends, self.begins = tuple(ends), (0, *ends[:-1])
         self.size = ends[-1]
+        self.is_flat = self.shapes == ((self.size,),)
 
     def construct(self, lr, new, shares, gradients, described):
         """Make one update; if the gradient is not finite, the weights do not change.
@@ -191,7 +192,7 @@ class GradientServer(GradientLearner):
         if finite:
             ops.assign(self.optimizer.learning_rate, lr)
             parts = (flat,)
-            if len(self.shapes) > 1:
+            if not self.is_flat:
                 parts = ()
                 for i in range(len(self.shapes)):
                     parts += (flat[self.begins[i] : self.ends[i]].reshape(self.shapes[i]),)

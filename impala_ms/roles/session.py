@@ -14,28 +14,20 @@ import numpy as np
 from impala_ms import checkpoint, compat, device, seeds, snapshots
 from impala_ms.agents import build, choices
 from impala_ms.classes import resolve
-from impala_ms.cluster.hub import Hub, Intake
-from impala_ms.cluster.mailbox import Mailbox
-from impala_ms.cluster.messages import BYE, ERROR, POLL_S, encode
+from impala_ms.cluster.hub import Intake
+from impala_ms.cluster.messages import BYE, ERROR, encode
 from impala_ms.cluster.place import ranks_here
-from impala_ms.cluster.pulling import StoreHub, StoreSpoke
-from impala_ms.cluster.reports import Collector, Reporter
-from impala_ms.cluster.roster import REFUSED_IN_A_ROW
-from impala_ms.cluster.rounds import RoundsHub, RoundsSpoke
-from impala_ms.cluster.spoke import Spoke
-from impala_ms.cluster.spokes import Spokes
 from impala_ms.configuration import algorithms
 from impala_ms.envs.make import frames_per_step
 from impala_ms.lean import set_seed
 from impala_ms.metrics.columns import together
 from impala_ms.metrics.recorder import Recorder
 from impala_ms.metrics.sinks import ConsoleSink, CsvSink, Sinks, TensorBoardSink
-from impala_ms.roles.shares import Serving, pack
+from impala_ms.roles.ends import make_ends
+from impala_ms.roles.serving import serve
 from impala_ms.run_dir import adopt, nothing_left, record
 
 logger = logging.getLogger(__name__)
-
-RESTARTS = 3  # so many failed restarts of a rank in a row; then it is left out
 
 
 class RoleSession(compat.Session):
@@ -48,66 +40,11 @@ class RoleSession(compat.Session):
     def __init__(self, run):
         super().__init__(None, params=run.config.trainer_params, callbacks=[])
         self.process, self.config = run, run.config
-        self.hub = self.spoke = self.collector = self.reporter = None
         self.environment = self.sinks = self.loop = None
-        self.synchronous = self.params.get("synchronous", False)
         self.algorithm = algorithms.module_of(run.config.algorithm)
         self.work = resolve(self.algorithm.work)(run.config)
-        self.stores = {r for r, place in enumerate(run.config.places) if place.role == "store"}
-        if run.hub_end is not None:
-            mailbox = Mailbox(run.hub_end)
-            self.hub = self.make_hub(mailbox)
-            self.join_servers(mailbox)
-        if run.spoke_end is not None:
-            self.spoke = self.make_spoke(Mailbox(run.spoke_end))
-
-    def make_hub(self, mailbox):
-        """Make the hub, on the rank that learns."""
-        params, rounds = self.params, self.synchronous and mailbox.transport.concurrent
-        every = self.config.actors if self.synchronous else None
-        first, several = self.process.rank == 0, bool(self.config.places[0].reports)
-        kind = StoreHub if self.process.place.role == "store" else Hub
-        return (RoundsHub if rounds else kind)(
-            mailbox,
-            self.process.place.hub_of,
-            answers=self.work.is_answered and not rounds,
-            min_actors=every or max(params["min_actors"], self.work.needed) * first,
-            start_timeout_s=params["start_timeout_s"],
-            heartbeat_s=params["heartbeat_s"],
-            restarts=0 if every or several else params["restart_actors"] * RESTARTS,
-            refusals=1 if every else REFUSED_IN_A_ROW,  # a round needs the work of all ranks
-        )
-
-    def join_servers(self, mailbox):
-        """With several servers or a store, make this rank's end of what they tell each other."""
-        heartbeat_s, others = self.params["heartbeat_s"], self.process.place.reports
-        if self.process.rank > 0:
-            self.reporter = Reporter(mailbox, heartbeat_s=heartbeat_s)
-        elif others:
-            self.collector = Collector(
-                mailbox,
-                set(others) - self.stores,
-                self.stores,
-                start_timeout_s=self.params["start_timeout_s"],
-                heartbeat_s=heartbeat_s,
-            )
-
-    def make_spoke(self, mailbox):
-        """Make the spoke, on a rank that acts."""
-        rounds = self.synchronous and mailbox.transport.concurrent
-        spokes = {
-            hub: (StoreSpoke if hub in self.stores else RoundsSpoke if rounds else Spoke)(
-                mailbox,
-                hub,
-                heartbeat_s=self.params["heartbeat_s"],
-                waits_for_answer=self.work.is_answered,
-            )
-            for hub in self.process.place.spoke_of or (0,)
-        }
-        if len(spokes) == 1:
-            return spokes[0]
-        stores = [spokes.pop(hub) for hub in self.stores & spokes.keys()]
-        return Spokes(list(spokes.values()), *stores)
+        self.ends = ends = make_ends(run, self.work)
+        self.hub, self.spoke = ends.hub, ends.spoke
 
     def play(self):
         """Do the work of this rank until the run ends."""
@@ -119,16 +56,14 @@ class RoleSession(compat.Session):
             self.spoke.send(BYE, encode({}))
             logger.info("told to stop after %d env steps", acting.loop.actor.env_steps)
             return
-        wanted = self.config.actors if self.synchronous else 1
+        wanted = self.config.actors if self.params.get("synchronous", False) else 1
         spaces = self.hub.await_hello(wanted, lambda: self.process.stop_requested)
         if spaces is None:
             return
-        if self.reporter is None:
+        if self.process.rank == 0:
             self.build_learning(spaces, acting).train()
-        elif self.process.place.role == "store":
-            self.keep_replay(spaces)
-        elif serving := self.build_serving(spaces):
-            serving.run()
+        else:
+            serve(self.process, self.work, self.ends, spaces)
 
     def build_acting(self):
         """Make environment, network and compiled policy, while the learner prepares."""
@@ -192,7 +127,7 @@ class RoleSession(compat.Session):
                 f"resumed from {state['path'].name}: {recorder.env_steps:,} env steps, "
                 f"{recorder.updates:,} update{'s' * (recorder.updates != 1)}\n"
             )
-        layout, learner = self.work.divide(layout, learner, self.collector)
+        layout, learner = self.work.divide(layout, learner, self.ends.collector, recorder.env_steps)
         store = self.work.store(layout)
         for line in store.notes(config.resume is not None):
             logger.info(line)
@@ -234,54 +169,6 @@ class RoleSession(compat.Session):
         record(process.run_dir, config)
         adopt(process.run_dir)
         return trainer
-
-    def build_serving(self, spaces):
-        """Make the loop of a further server; None if the run ends before it can begin."""
-        process, hub = self.process, self.hub
-        choices.settle_torso(self.config, spaces)
-        policy = build.make_policy(self.config, spaces)
-        spec = build.make_spec(self.config, spaces, policy, **self.work.recorded(policy))
-        layout, server = self.work.serving(spec, policy, process.place.number - 1)
-        state = self.reporter.await_state(
-            pack(server.own_parameters()).size, lambda: process.stop_requested
-        )
-        if state is None:
-            return None
-        server.take_state(state)
-        what = server.weights.size, hub.roster.members.keys()
-        logger.info("serves %d weights to the workers, ranks %s", what[0], [*what[1]])
-        recorder, store = Recorder(time.monotonic(), None), self.work.store(layout)
-        lag = self.params["max_policy_lag"]
-        hub.begin(Intake(layout, store, max_policy_lag=lag, version=0), server.weights.size)
-        hub.publish(0, server.weights.read())
-        hub.mailbox.pump()
-        server.warm_up(store.example())
-        parts = SimpleNamespace(
-            learner=server,
-            hub=hub,
-            store=store,
-            recorder=recorder,
-            process=process,
-            partner=None,
-            reporter=self.reporter,
-        )
-        return Serving(parts, self.params)
-
-    def keep_replay(self, spaces):
-        """On the store: give batches to workers that ask, until the run ends."""
-        choices.settle_torso(self.config, spaces)
-        policy = build.make_policy(self.config, spaces)
-        spec = build.make_spec(self.config, spaces, policy, **self.work.recorded(policy))
-        replay, self.hub.draw, size = self.work.keeping(spec)
-        if self.reporter.await_state(0, lambda: self.process.stop_requested) is None:
-            return
-        self.hub.begin(Intake(spec, replay, max_policy_lag=None, version=0), size)
-        for line in replay.notes(False):
-            logger.info(line)
-        while not self.reporter.stopped:
-            self.hub.intake.episodes.clear()
-            if not self.hub.mailbox.pump():
-                time.sleep(POLL_S)
 
     def restore(self, learner, spaces):
         """Give the learner its saved state, or the first weights that the user wants.
@@ -339,7 +226,7 @@ class RoleSession(compat.Session):
 
     def report(self, reason):
         """Tell rank 0 why this rank has failed."""
-        (self.spoke or self.reporter).send(ERROR, encode({"reason": reason}))
+        (self.spoke or self.ends.reporter).send(ERROR, encode({"reason": reason}))
 
     def summary(self):
         """What ``status.json`` says about the run beside its state."""
@@ -352,10 +239,10 @@ class RoleSession(compat.Session):
             Whether every other rank is known to end by itself.
         """
         answered = self.hub is None or self.hub.stop()
-        if self.reporter is not None:
-            self.reporter.send(BYE, encode({}))
-        elif self.collector is not None:
-            answered &= self.collector.stop()
+        if self.ends.reporter is not None:
+            self.ends.reporter.send(BYE, encode({}))
+        elif self.ends.collector is not None:
+            answered &= self.ends.collector.stop()
         if self.sinks is not None:
             self.sinks.close()
         return answered

@@ -12,7 +12,6 @@ from mindspore import Parameter, Tensor, nn
 from impala_ms.cluster.spokes import Spokes
 from impala_ms.errors import ConfigError
 from impala_ms.roles.gradients import Gradients, GradientServer
-from impala_ms.roles.learning import Learning
 
 WEIGHTS = "weights"  # name of the one parameter of a range
 
@@ -71,7 +70,7 @@ class Division:
 
     def named(self):
         """``{key: array}`` of the whole network, as it was given."""
-        found = dict(self.numbers)
+        found = {key: values.copy() for key, values in self.numbers.items()}
         for key, ones in self.members.items():
             begin = 0
             for one in ones:
@@ -128,10 +127,11 @@ class FirstServer(ShareServer):
         whole: ``GradientServer`` of the whole network, as restored.
         bounds: The range of each server.
         collector: ``cluster.reports.Collector``, or None if there are no others.
+        env_steps: So far, for the schedule of the others.
         params, total_env_steps, described_by: Those of ``GradientServer``.
     """
 
-    def __init__(self, whole, bounds, collector, *arguments):
+    def __init__(self, whole, bounds, collector, env_steps, *arguments):
         """Take the first range, and tell the others what they begin with."""
         super().__init__(bounds[0][1], *arguments)
         self.bounds, self.collector = bounds, collector
@@ -140,7 +140,7 @@ class FirstServer(ShareServer):
         self.take_state(pack(self.division.part(*bounds[0])))
         if collector is not None:
             parts = {i: pack(self.division.part(*one)) for i, one in enumerate(bounds) if i > 0}
-            collector.begin(parts)
+            collector.begin(parts, env_steps)
 
     def collect(self):
         """Bring the division up to date."""
@@ -175,41 +175,6 @@ class FirstServer(ShareServer):
         return found
 
 
-class Reports:
-    """In place of records: a further server keeps none, and answers rank 0.
-
-    Args: those of ``Learning``; ``parts`` also has ``reporter``.
-    """
-
-    took_s = 0.0
-
-    def __init__(self, parts, params):
-        self.parts = parts
-
-    def keep(self, finished):
-        """After an update: answer, and forget what rank 0 keeps."""
-        self.parts.hub.intake.episodes.clear()
-        self.show_wait()
-
-    def show_wait(self, what=""):
-        """Answer rank 0 if it has asked."""
-        if self.parts.reporter.asked:
-            self.parts.reporter.tell(pack(self.parts.learner.own_parameters()))
-
-    def end(self):
-        """Nothing: rank 0 has what is needed."""
-
-
-class Serving(Learning):
-    """The loop of a further server: it learns until rank 0 sends STOP."""
-
-    records_type = Reports
-
-    def finished(self):
-        """Whether rank 0 has sent STOP."""
-        return self.records.parts.reporter.stopped
-
-
 class SharedGradients(Gradients):
     """Makes workers and one or several parameter servers.
 
@@ -229,13 +194,14 @@ class SharedGradients(Gradients):
             parts.spoke.divide([layout.of(end - begin) for begin, end in bounds])
         return layout, trainer
 
-    def divide(self, layout, whole, collector):
+    def divide(self, layout, whole, collector, env_steps):
         """``(layout, learner)`` of rank 0; the other servers begin with their ranges.
 
         Args:
             layout: Of a gradient of the whole network.
             whole: The server of the whole network, as restored.
             collector: ``cluster.reports.Collector``, or None if there are no others.
+            env_steps: So far.
         """
         policy = whole.policy
         if len(policy.trainable_params()) < len(list(policy.get_parameters())):
@@ -243,7 +209,7 @@ class SharedGradients(Gradients):
                 raise ConfigError("trainer.servers: must be 1, the network has weights not trained")
             return layout, whole
         bounds = ranges(layout.size, self.servers)
-        first = FirstServer(whole, bounds, collector, *self.of_servers())
+        first = FirstServer(whole, bounds, collector, env_steps, *self.of_servers())
         return layout.of(first.size), first
 
     def serving(self, spec, policy, number):

@@ -63,7 +63,7 @@ class Unrolls:
         """Further columns of a row; so much work was dropped, or not sent, since the last one."""
         return {}
 
-    def divide(self, layout, learner, collector):
+    def divide(self, layout, learner, collector, env_steps):
         """``(layout, learner)`` after the learner was restored; for several parameter servers."""
         return layout, learner
 

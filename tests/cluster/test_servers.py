@@ -208,7 +208,7 @@ class TestCollecting:
     def ready(self, **limits):
         servers = Servers(**limits)
         state = np.arange(7, dtype=np.uint8)
-        servers.collector.begin({1: state})
+        servers.collector.begin({1: state}, 70)
         reads = iter([False, False, False, True])
 
         def others():
@@ -219,7 +219,7 @@ class TestCollecting:
         return servers
 
     def test_a_server_begins_with_what_rank_0_has_for_it(self):
-        self.ready()
+        assert self.ready().reporter.env_steps == 70
 
     def test_rank_0_gets_what_the_server_has_now(self, monkeypatch):
         servers = self.ready()

@@ -30,8 +30,8 @@ def batch_of(gradient):
 class Collected:
     """In place of what travels between the servers."""
 
-    def begin(self, states):
-        self.first = states
+    def begin(self, states, env_steps):
+        self.first, self.env_steps = states, env_steps
 
     def collect(self):
         return {server.number: pack(server.own_parameters()) for server in self.servers}
@@ -41,7 +41,7 @@ def divided(whole, servers, **changes):
     """The servers of the ranges, rank 0 first."""
     collected, arguments = Collected(), (PARAMS | changes, 1000, REPORTED)
     bounds = ranges(19, servers)
-    first = FirstServer(whole, bounds, collected, *arguments)
+    first = FirstServer(whole, bounds, collected, 70, *arguments)
     others = []
     for number, state in collected.first.items():
         begin, end = bounds[number]
@@ -101,10 +101,10 @@ def test_a_network_with_weights_that_are_not_trained_has_one_server():
     check_policy(table := Table(), "table", "none")
     whole = GradientServer(table, *arguments)
     work = Bundles(config.load("gorila", [], 3))
-    assert work.divide(None, whole, None) == (None, whole)
+    assert work.divide(None, whole, None, 0) == (None, whole)
     work = Bundles(config.load("gorila", ["--servers", "2"], 3))
     with pytest.raises(ConfigError, match=r"servers: must be 1, the network has weights not trai"):
-        work.divide(None, whole, None)
+        work.divide(None, whole, None, 0)
 
 
 def test_bytes_go_back_into_arrays_of_any_kind():
