@@ -27,7 +27,7 @@ class Setting(NamedTuple):
     # also with " | None"
     type: str
     unit: str
-    allowed: list[str] | str  # choices, a bound such as ">= 1", an interval such as "[0, 1)", ""
+    allowed: list[str] | str  # choices, a bound such as ">= 1", an interval such as "(0, 1]", ""
     meaning: str
 
     @property
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
         type_, _, optional = self.type.partition(" | ")
         type_ = "str" if type_ in ("reference", "path") else type_
         type_ = "true or false" if type_ == "bool" else type_
-        words = f"{type_} {'in ' * str(self.allowed).startswith('[')}{self.allowed}".rstrip()
+        words = f"{type_} {'in ' * str(self.allowed).startswith(('[', '('))}{self.allowed}".rstrip()
         if type_ == "class":
             words = "a class, module:Class or file.py:Class"
         elif isinstance(self.allowed, list):
@@ -60,9 +60,10 @@ class Setting(NamedTuple):
         """The value, if it is among the allowed ones."""
         if isinstance(self.allowed, list):
             within = value in self.allowed
-        elif self.allowed.startswith("["):
+        elif self.allowed.startswith(("[", "(")):
             low, high = (float(limit) for limit in self.allowed[1:-1].split(","))
-            within = low <= value < high or (value == high and self.allowed.endswith("]"))
+            at_low, at_high = self.allowed.startswith("["), self.allowed.endswith("]")
+            within = low < value < high or (value == low and at_low) or (value == high and at_high)
         elif self.allowed:
             relation, limit = self.allowed.split()
             within = value > float(limit) or (relation == ">=" and value == float(limit))

@@ -46,7 +46,7 @@ DDPG = {
         1.0,
         "float",
         "",
-        "[0, 1]",
+        "(0, 1]",
         "The target networks move this part of the way to the learned ones, every target_period "
         "updates. 1 makes them copies.",
     ),
