@@ -129,7 +129,8 @@ class Bundling(Working):
         fields["wait_fraction"][...] = self.unroll["wait_fraction"]
         returns, lengths = fields["episode_return"].ravel(), fields["episode_length"].ravel()
         lengths[...] = 0
-        for i in range(min(len(lengths), len(self.episodes))):
+        told = 0 if problem else min(len(lengths), len(self.episodes))
+        for i in range(told):
             returns[i], lengths[i] = self.episodes.popleft()
 
 

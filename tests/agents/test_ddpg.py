@@ -282,6 +282,12 @@ def test_actions_that_are_only_clipped_to_their_bounds_are_refused():
     assert "collect_env.scale_actions = False (--scale_actions): must be true" in str(caught.value)
 
 
+def test_target_networks_that_never_move_are_refused():
+    with pytest.raises(ConfigError, match=r"target_rate = '0' .*: must be float in \(0, 1\]"):
+        config.load("apex_ddpg", ["--target_rate", "0"], 3)
+    assert config.load("apex_ddpg", ["--target_rate", "0.001"], 3)
+
+
 def test_each_number_of_an_action_has_its_own_scale_as_in_case_69():
     box = BoxActions(spaces.Box(np.float32([0, -1]), np.float32([5, 3])), True)
     given = np.float32([[1.0, -1.0], [0.0, 0.0], [0.3, 0.0]])

@@ -344,8 +344,10 @@ class TestExchange:
                 unroll["reward"][0, 0] = np.inf
 
         pair.actor.play = play_badly_once
+        pair.worker.episodes.append((7.0, 3))  # of the unrolls that are kept
         turn(pair)
         assert pair.hub.intake.env_steps_dropped == played[1]
+        assert pair.worker.episodes[0] == (7.0, 3)  # to be told with a gradient
         pair.hub.mailbox.pump()
         turn(pair)
         assert len(played) > 2
