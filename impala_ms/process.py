@@ -189,7 +189,7 @@ def be_rank(run, size):
                 session.report(failure)
             all_answered = session.close()
         except BaseException as error:
-            failure = failure or explain(error)
+            failure, all_answered = failure or explain(error), False
     if rank == 0:
         # When status.json is there, the launcher ends processes that hang, such as environments.
         unwritten = write_status(run, session, failure)

@@ -61,10 +61,6 @@ class Layout:
         """Number of decisions in a piece of work, or in a batch."""
         raise NotImplementedError
 
-    def rows_learned(self, work: Mapping[str, NDArray[Any]]) -> int:
-        """Number of decisions that are learned from with it, if these are others."""
-        return self.valid_rows(work)
-
     def problem(self, work: Mapping[str, NDArray[Any]]) -> str | None:
         """A phrase that names a value that is not finite in a piece of work, or None."""
         raise NotImplementedError
@@ -266,5 +262,6 @@ class Batches(Store):
 
     def rows(self, batch: Batch) -> tuple[int, int]:
         """``(rows that are new, rows that are learned from)``."""
-        new = self.layout.valid_rows(batch) + self.newly_kept()
-        return new, self.layout.rows_learned(batch)
+        new = self.layout.valid_rows(batch)
+        learned = int(batch["rows"].sum()) if "rows" in batch else new  # of gradients
+        return new + self.newly_kept(), learned

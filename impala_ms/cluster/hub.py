@@ -252,8 +252,9 @@ class Hub:
         elif tag == ERROR:
             self.roster.leave(peer)
             if not self._stopping:
-                reason = decode(data)["reason"]
-                raise RunError(f"rank {peer}: {reason} (worker_{peer}.txt has the traceback)")
+                said = f"rank {peer}: {decode(data)['reason']}"
+                self.transport.release(peer)  # it is not taken again at the end
+                raise RunError(f"{said} (worker_{peer}.txt has the traceback)")
         elif tag == BYE:
             self.roster.leave(peer)
         elif tag == ASK:

@@ -68,11 +68,9 @@ class Mailbox:
         self._thread = threading.Thread(target=self._run, name="mailbox", daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
-        """Raise here the exception of the thread; without a thread, read."""
-        if self.error is not None:
-            raise self.error
-        if self._thread is None:
+    def go_on(self) -> None:
+        """Read here, if there is no thread or an exception has ended it."""
+        if self._thread is None or self.error is not None:
             self.pump()
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from impala_ms.cluster.hub import Hub
 from impala_ms.cluster.messages import POLL_S, WEIGHTS
 from impala_ms.cluster.spoke import Spoke
+from impala_ms.comm.transport import Pending
 from impala_ms.trajectory import Batch, Layout
 
 PLAY = np.zeros(1, np.uint8)  # the answer when no batch is due; it is shorter than any batch
@@ -30,6 +31,10 @@ class StoreHub(Hub):
 
     draw: Callable[[], NDArray[np.uint8] | None]
 
+    def __init__(self, *arguments: Any, **limits: Any) -> None:
+        super().__init__(*arguments, **limits)
+        self._answers: dict[int, Pending] = {}
+
     def tend(self, now: float) -> bool:
         """Do as ``Hub.tend``, then answer those that have asked."""
         super().tend(now)
@@ -38,8 +43,11 @@ class StoreHub(Hub):
         asked = self._owed & self.roster.alive
         self._owed -= asked
         for peer in sorted(asked):
+            if peer in self._answers:  # it was taken: its memory is given back
+                self._answers[peer].done()
             drawn = self.draw()
-            self.transport.send(peer, WEIGHTS, PLAY if drawn is None else drawn)
+            answer = PLAY if drawn is None else drawn
+            self._answers[peer] = self.transport.send(peer, WEIGHTS, answer)
         return bool(asked)
 
     def _greet(self, peer: int, about: dict[str, Any]) -> None:
@@ -65,10 +73,11 @@ class PulledReplay:
     Args:
         spoke: Begun.
         layout: Of a batch; see ``batch_layout``.
+        drain: Reads what has arrived from any rank; whether the run ends.
     """
 
-    def __init__(self, spoke: StoreSpoke, layout: Layout) -> None:
-        self.spoke, self.layout = spoke, layout
+    def __init__(self, spoke: StoreSpoke, layout: Layout, drain: Callable[[], bool]) -> None:
+        self.spoke, self.layout, self.drain = spoke, layout, drain
         self._asked = False
         self._pulled: Batch | None = None
         self._described: Batch = {}
@@ -81,7 +90,7 @@ class PulledReplay:
         """Wait for the answer of the store: whether there is a batch, or the worker must play."""
         self._ask()
         while self._pulled is None:
-            if self.spoke.drain():
+            if self.drain():
                 return False
             if (answer := self.spoke.take_answer()) is None:
                 time.sleep(POLL_S)
@@ -109,7 +118,7 @@ class PulledReplay:
     def add(self, unroll: Mapping[str, NDArray[Any]]) -> None:
         """Send an unroll to the store; wait until there is a free buffer for it."""
         while not (buffer := self.spoke.free_buffer()):
-            if self.spoke.drain():
+            if self.drain():
                 return
             time.sleep(POLL_S)
         for name, values in unroll.items():

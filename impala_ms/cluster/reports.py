@@ -35,7 +35,7 @@ from impala_ms.cluster.messages import (
     decode,
     encode,
 )
-from impala_ms.cluster.spoke import BEATS
+from impala_ms.cluster.spoke import BEATS, REPORT_S
 from impala_ms.comm.transport import Message, Pending
 from impala_ms.errors import RunError
 
@@ -77,6 +77,9 @@ class Collector:
         self._states: dict[int, State] = {}
         self._answered = threading.Condition()
         self._stopping = False
+        self._serving: set[int] = set()  # those that have been heard since they began
+        self._failure: str | None = None  # why what a server has cannot be collected
+        self._sent: list[Pending] = []  # until they are taken
         mailbox.register(self, self.heard, SMALL_BYTES)
 
     def begin(self, states: Mapping[int, State], env_steps: int = 0) -> None:
@@ -97,11 +100,17 @@ class Collector:
             with self._answered:
                 if self._answered.wait_for(lambda: self._states.keys() == self.servers, POLL_S):
                     return self._states
-            self.mailbox.check()
+            if self._failure is not None:
+                raise RunError(self._failure)
+            self.mailbox.go_on()
+
+    def close(self) -> None:
+        """From now on a server that fails does not end the run, which ends already."""
+        self._stopping = True
 
     def stop(self) -> bool:
         """Tell the servers to stop, once the mailbox has no thread; whether all have answered."""
-        self._stopping = True
+        self.close()
         deadline = time.monotonic() + STOP_S
         waited = self.heard.keys() - self._left
         for server in waited:
@@ -129,40 +138,53 @@ class Collector:
             self._left.add(server)
         elif tag == ERROR:
             self._left.add(server)
-            if not self._stopping:
-                reason = decode(data)["reason"]
-                raise RunError(f"rank {server}: {reason} (worker_{server}.txt has the traceback)")
+            reason = decode(data)["reason"]
+            self.transport.release(server)
+            self._fail(f"rank {server}: {reason} (worker_{server}.txt has the traceback)")
+            return True
+        if tag in (STATE, BEAT) and server in self._begun:
+            self._serving.add(server)
         self.transport.release(server)
         return True
+
+    def _fail(self, why: str) -> None:
+        """End the run, unless it ends already."""
+        if not self._stopping:
+            self._failure = why
+            raise RunError(why)
 
     def lose(self, peer: int, what: str, now: float) -> None:
         """End the run: what is only there is lost."""
         self._left.add(peer)
-        if not self._stopping:
-            kind, its = STORE if peer in self.stores else SERVER
-            raise RunError(f"rank {peer}, {kind}, {what}: its {its} are lost")
+        kind, its = STORE if peer in self.stores else SERVER
+        self._fail(f"rank {peer}, {kind}, {what}: its {its} are lost")
 
     def tend(self, now: float) -> bool:
         """Send what is due, and look who is silent."""
         if now > self._tended + 1.0:  # this rank itself has paused
             self.heard = {server: now for server in self.heard}
         self._tended = now
+        self._sent = [pending for pending in self._sent if not pending.done()]
         if self._stopping:
             return False
-        for server in self._ready - self._begun if self._first else ():
+        first = self._first or {}
+        for server in (self._ready - self._begun) & first.keys():
             self._begun.add(server)
-            self.transport.send(server, HELLO, encode({"env_steps": self._env_steps}))
-            self.transport.send(server, BEGIN, self._first[server])  # type: ignore[index]
+            self._send(server, HELLO, encode({"env_steps": self._env_steps}))
+            self._send(server, BEGIN, first[server])
         with self._answered:
             asked = self._to_ask & self._begun
             self._to_ask -= asked
         for server in asked:
-            self.transport.send(server, ASK, encode({}))
+            self._send(server, ASK, encode({}))
         for server, heard in self.heard.items():
-            limit = self.heartbeat_s if server in self._begun else self.start_timeout_s
+            limit = self.heartbeat_s if server in self._serving else self.start_timeout_s
             if limit is not None and now > heard + limit:
                 self.lose(server, f"has not spoken in {limit:g} s", now)
         return False
+
+    def _send(self, server: int, tag: int, data: State) -> None:
+        self._sent.append(self.transport.send(server, tag, data))
 
 
 class Reporter:
@@ -184,6 +206,7 @@ class Reporter:
         self._first: State | None = None
         self._capacity: int | None = None
         self._answer: State | None = None
+        self._told: Pending | None = None
         mailbox.register(self, [0], SMALL_BYTES)
 
     def await_state(self, size: int, give_up: Callable[[], bool]) -> State | None:
@@ -203,7 +226,7 @@ class Reporter:
     def send(self, tag: int, data: State) -> None:
         """Send another message, and wait for a limited time until it is taken."""
         pending = self.transport.send(0, tag, data)
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + (REPORT_S if tag == ERROR else STOP_S)
         while not pending.done() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
@@ -231,7 +254,9 @@ class Reporter:
         """Send an answer, or a BEAT if nothing else was sent for a while."""
         if self._answer is not None:
             answer, self._answer, self._spoke = self._answer, None, now
-            self.transport.send(0, STATE, answer)
+            self._told = self.transport.send(0, STATE, answer)
+        if self._told is not None and self._told.done():
+            self._told = None
         if self._beat_s and now > self._spoke + self._beat_s:
             if self._beat is None or self._beat.done():
                 self._beat = self.transport.send(0, BEAT, encode({"doing": None}))

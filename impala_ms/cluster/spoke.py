@@ -188,8 +188,10 @@ class Spoke:
         return True
 
     def lose(self, peer: int, what: str, now: float) -> None:
-        """End this rank: the hub is gone."""
-        raise RunError(f"the learner (rank {peer}) is gone")
+        """End this rank: the hub is gone. Of another hub than rank 0, rank 0 says that."""
+        self.stopped = True
+        if peer == 0:
+            raise RunError("the learner (rank 0) is gone")
 
     def tend(self, now: float) -> bool:
         """Send a BEAT if nothing else was sent for a while."""

@@ -52,6 +52,8 @@ class Spokes:
         self._flat = np.empty(weights_size, np.float32)
         for spoke, layout in zip(self.spokes, self._layouts, strict=True):
             (size,), _ = layout.fields[DIVIDED]
+            if len(self.spokes) == 1:  # it also has weights that are not trained
+                size = weights_size
             spoke.begin([layout.empty() for _ in self._free], size)
 
     def turn(self) -> tuple[Weights | None, Buffer] | None:

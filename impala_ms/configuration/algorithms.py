@@ -72,7 +72,8 @@ class Algorithm:
         """
         try:
             wired_by = getattr(self.module, "wired_by", ())
-            numbers = [values[path] for path in wired_by if values and path in values]
+            there = values if values and all(path in values for path in wired_by) else {}
+            numbers = [there[path] for path in wired_by if there]
             places = list(resolve(self.module.wiring)(ranks, *numbers))
             serves = {(hub, spoke) for hub, place in enumerate(places) for spoke in place.hub_of}
             served = {(hub, spoke) for spoke, place in enumerate(places) for hub in place.spoke_of}

@@ -111,6 +111,8 @@ class Bundling(Working):
             self.episodes.extend(zip(*found, strict=True))
             self.replay.add(self.unroll)
             self.new_rows += rows
+            if not self.spoke.transport.concurrent:  # N = 1: the server looks for a stop
+                break
         return False
 
     def follow_target(self):
@@ -198,7 +200,7 @@ class Bundles(SharedGradients):
         if self.is_global:
             layout = self.batch_layout(self.replayed.replay(spec, copies=0))
             parts.spoke.store.begin([spec.empty() for _ in range(2)], layout.nbytes // 4)
-            parts.replay = PulledReplay(parts.spoke.store, layout)
+            parts.replay = PulledReplay(parts.spoke.store, layout, parts.spoke.drain)
         else:
             _, here = ranks_here() or (0, 2)
             copies = max(min(self.config.actors, here), 1)
@@ -214,6 +216,7 @@ class Bundles(SharedGradients):
         ``draw`` is that of ``StoreHub``; the size is counted in float32.
         """
         replay = self.replayed.replay(spec)
+        replay.limiter.slack = math.inf  # a worker plays only when it is told to
         layout = self.batch_layout(replay)
 
         def draw():

@@ -48,7 +48,7 @@ def make_ends(run, work):
         hub = kind(
             mailbox,
             place.hub_of,
-            answers=work.is_answered and not rounds,
+            answers=work.is_answered and not rounds and run.rank not in stores,
             # only rank 0 ends the run when there are too few
             min_actors=0 if run.rank else every or max(params["min_actors"], work.needed),
             start_timeout_s=params["start_timeout_s"],

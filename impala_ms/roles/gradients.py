@@ -59,10 +59,6 @@ class GradientLayout(Layout):
         """Number of new decisions behind a gradient, or behind a batch of gradients."""
         return int(work["valid_rows"].sum())
 
-    def rows_learned(self, work):
-        """Number of decisions that a gradient, or a batch of gradients, was made from."""
-        return int(work["rows"].sum())
-
     def problem(self, work):
         """Which value in the worker's unroll was not finite, or None."""
         return bytes(work["problem"]).rstrip(b"\0").decode(errors="ignore") or None

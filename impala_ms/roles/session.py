@@ -226,6 +226,8 @@ class RoleSession(compat.Session):
 
     def report(self, reason):
         """Tell rank 0 why this rank has failed."""
+        if self.hub is not None:
+            self.hub.mailbox.stop()  # only one thread may send
         (self.spoke or self.ends.reporter).send(ERROR, encode({"reason": reason}))
 
     def summary(self):
@@ -238,6 +240,8 @@ class RoleSession(compat.Session):
         Returns:
             Whether every other rank is known to end by itself.
         """
+        if self.ends.collector is not None:
+            self.ends.collector.close()
         answered = self.hub is None or self.hub.stop()
         if self.ends.reporter is not None:
             self.ends.reporter.send(BYE, encode({}))

@@ -207,6 +207,8 @@ class SharedGradients(Gradients):
         if len(policy.trainable_params()) < len(list(policy.get_parameters())):
             if self.servers > 1:
                 raise ConfigError("trainer.servers: must be 1, the network has weights not trained")
+            if collector is not None:
+                collector.begin({})
             return layout, whole
         bounds = ranges(layout.size, self.servers)
         first = FirstServer(whole, bounds, collector, env_steps, *self.of_servers())

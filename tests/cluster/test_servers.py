@@ -196,6 +196,14 @@ class TestWorker:
         servers.mailboxes[first].transport.send(2, 6, encode({}))
         assert servers.spoke.turn() is None
 
+    def test_ends_quietly_when_another_server_than_rank_0_is_lost(self):
+        servers = Servers().begin()
+        servers.mailboxes[2].transport.dead[1] = "was lost"
+        assert servers.spoke.turn() is None
+        servers.mailboxes[2].transport.dead[0] = "was lost"
+        with pytest.raises(RunError, match=r"the learner \(rank 0\) is gone"):
+            servers.spoke.turn()
+
     def test_says_bye_to_all(self):
         servers = Servers().begin()
         servers.spoke.send(BYE, encode({}), wait=False)
@@ -231,7 +239,7 @@ class TestCollecting:
                 servers.reporter.tell(np.full(7, next(values), np.uint8))
 
         values = iter((3, 4))
-        monkeypatch.setattr(servers.mailboxes[0], "check", check)
+        monkeypatch.setattr(servers.mailboxes[0], "go_on", check)
         for value in (3, 4):
             assert servers.collector.collect()[1].tolist() == [value] * 7
 
@@ -243,6 +251,8 @@ class TestCollecting:
 
     def test_a_silent_server_ends_the_run_in_time(self):
         servers = self.ready(heartbeat_s=5.0)
+        servers.reporter.transport.send(0, 8, encode({"doing": None}))  # a BEAT: it serves
+        servers.mailboxes[0].pump()
         servers.collector.heard[1] -= 6.0
         with pytest.raises(RunError, match=r"rank 1, .* has not spoken in 5 s"):
             servers.mailboxes[0].pump()
@@ -252,6 +262,40 @@ class TestCollecting:
         servers.reporter.transport.send(0, 5, encode({"reason": "no memory"}))
         with pytest.raises(RunError, match=r"rank 1: no memory \(worker_1.txt"):
             servers.mailboxes[0].pump()
+
+    def test_after_an_exception_of_a_server_the_others_are_told_to_stop(self):
+        servers = self.ready()
+        servers.reporter.transport.send(0, 5, encode({"reason": "no memory"}))
+        with pytest.raises(RunError):
+            servers.mailboxes[0].pump()
+        with pytest.raises(RunError, match="no memory"):
+            servers.collector.collect()
+        servers.collector.close()
+        servers.mailboxes[0].pump()  # it is not raised again
+        assert servers.collector.stop()
+
+    def test_what_servers_have_is_collected_after_an_error_elsewhere(self, monkeypatch):
+        servers = self.ready()
+        servers.mailboxes[0].error = RunError("rank 2: the environment")
+        pump = servers.mailboxes[0].pump
+
+        def both():
+            servers.mailboxes[1].pump()
+            if servers.reporter.asked:
+                servers.reporter.tell(np.full(7, 9, np.uint8))
+            return pump()
+
+        monkeypatch.setattr(servers.mailboxes[0], "pump", both)
+        assert servers.collector.collect()[1].tolist() == [9] * 7
+
+    def test_a_state_that_was_taken_is_not_kept(self):
+        servers = self.ready()
+        servers.reporter.tell(np.zeros(7, np.uint8))
+        for _ in range(3):
+            servers.mailboxes[1].pump()
+            servers.mailboxes[0].pump()
+        assert servers.reporter._told is None
+        assert not servers.collector._sent
 
     def test_stop_reaches_the_server_and_its_bye_is_awaited(self):
         servers = self.ready()
@@ -309,15 +353,12 @@ class TestStore:
         spoke.begin([work.empty() for _ in range(2)], layout.nbytes // 4)
         assert hub.await_hello(1, lambda: False) == SPACES
         hub.begin(Intake(work, replay, max_policy_lag=None, version=0), layout.nbytes // 4)
-        pulled = PulledReplay(spoke, layout)
-        drain = spoke.drain
 
-        def both():
+        def drain():
             hub.mailbox.pump()
-            return drain()
+            return spoke.drain()
 
-        spoke.drain = both
-        return pulled, replay, hub
+        return PulledReplay(spoke, layout, drain), replay, hub
 
     def add(self, pulled, rows):
         work = {name: np.zeros(shape, dtype) for name, (shape, dtype) in Gradient(2).fields.items()}
@@ -328,7 +369,7 @@ class TestStore:
         assert not pulled.is_due()
         for rows in (4, 5, 6):
             self.add(pulled, rows)
-            pulled.spoke.drain()
+            pulled.drain()
         assert replay.kept == [4, 5, 6]
         for _ in range(3):
             assert pulled.is_due()

@@ -381,6 +381,8 @@ class TestSettings:
         [
             (["--sigma", "0"], "sigma = '0' (--sigma): must be float > 0 or None"),
             (["--sigma", "-1"], "must be float > 0 or None"),
+            (["--servers", "0"], "trainer.servers = '0' (--servers): must be int >= 1"),
+            (["--servers", "3"], "gorila with N = 3: 3 servers need N = 4 or more"),
             (["--max_policy_lag", "-1"], "must be int >= 0 or None"),
             (["--n_step", "50"], "must be at most trainer.unroll_length"),
             (["--replay_start", "120000"], "learning would not begin"),
