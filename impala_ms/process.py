@@ -189,7 +189,8 @@ def be_rank(run, size):
                 session.report(failure)
             all_answered = session.close()
         except BaseException as error:
-            failure, all_answered = failure or explain(error), False
+            failure = failure or explain(error)
+            all_answered = rank > 0  # others may not know yet that the run ends
     if rank == 0:
         # When status.json is there, the launcher ends processes that hang, such as environments.
         unwritten = write_status(run, session, failure)
