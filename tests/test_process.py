@@ -161,8 +161,10 @@ class TestRank:
         }
 
     def test_failed_close_is_a_failure(self, be_rank, status):
-        assert be_rank(fails=["close"]).code == 1
+        done = be_rank(fails=["close"])
+        assert (done.code, done.transport.ended) == (1, ("abort", 1))  # others may go on
         assert status()["message"] == "ValueError: trouble in close of the fake"
+        assert be_rank(1, fails=["close"]).transport.ended == "close"
 
     def test_first_failure_is_the_reason(self, be_rank, status):
         assert be_rank(fails=["run", "close"]).code == 1
