@@ -6,7 +6,6 @@ the newest weights and a free buffer.
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections import deque
@@ -35,8 +34,6 @@ from impala_ms.cluster.messages import (
 from impala_ms.comm.transport import Message, Pending
 from impala_ms.errors import RunError
 from impala_ms.trajectory import Buffer
-
-logger = logging.getLogger(__name__)
 
 REPORT_S = 120.0  # limit for the report of an error: a learner that compiles does not receive
 BEATS = 4  # signs of life within heartbeat_s

@@ -70,14 +70,16 @@ class Division:
 
     def named(self):
         """``{key: array}`` of the whole network, as it was given."""
-        found = {key: values.copy() for key, values in self.numbers.items()}
+        found = dict(self.numbers)
         for key, ones in self.members.items():
-            begin = 0
-            for one in ones:
-                end = begin + math.prod(self.shapes[one])
-                found[one] = self.flats[key][begin:end].reshape(self.shapes[one]).copy()
-                begin = end
-        return {key: found[key] for key in self.keys}
+            found |= self.split(self.flats[key], ones)
+        return {key: found[key].copy() for key in self.keys}
+
+    def split(self, flat, keys):
+        """Views of a flat array in the shapes of these keys, one after the other."""
+        ends = np.cumsum([math.prod(self.shapes[key]) for key in keys])
+        parts = zip(keys, np.split(flat, ends[:-1]), strict=True)
+        return {key: part.reshape(self.shapes[key]) for key, part in parts}
 
 
 def pack(named):
@@ -166,13 +168,7 @@ class FirstServer(ShareServer):
 
     def named_weights(self, flat):
         """See ``Saved``."""
-        begin, found = 0, {}
-        for name in self.names:
-            shape = self.division.shapes[name]
-            end = begin + math.prod(shape)
-            found[name] = flat[begin:end].reshape(shape)
-            begin = end
-        return found
+        return self.division.split(flat, self.names)
 
 
 class SharedGradients(Gradients):
